@@ -199,6 +199,7 @@ def test_a_function_of_an_algorithm_that_returns_nothing_is_refused(train, tmp_p
         ("metric", "sklearn.metrics:f1_score:average=macro", "A metric takes no options, but"),
         ("callback", "own_others:Watch", "cannot be made (KeyError: 'made')"),
         ("data", "rows.own:reader=own_others:no_rows", "must return a dictionary with x, y and"),
+        ("data", "rows.own:reader=builtins:max", "is not a function of `path`"),
         ("data", "rows.own:reader=own_others:fails", "failed on rows.own (KeyError: 'read')"),
         ("data", "rows.own:reader=own_others:one_name", "must return feature_names as a list, but"),
     ],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pmtl.algorithms import ALGORITHMS, FedAvg
+from pmtl.algorithms import ALGORITHMS, FedAvg, Pooling
 from pmtl.errors import PmtlError
 from pmtl.models import build_model
 from pmtl.server.check_hooks import bound, check_hooks
@@ -24,9 +24,15 @@ def _with(hook, value):
     return type("Own", (FedAvg,), {hook: lambda self, *given: value})()
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in ALGORITHMS if name not in ("related", "clustered")]
-)
+#: Those with files of their own, and exact ones, are tried in tests/runs/test_training.py.
+PLAIN = [
+    name
+    for name, kind in ALGORITHMS.items()
+    if not kind.exact and name not in ("related", "clustered")
+]
+
+
+@pytest.mark.parametrize("name", PLAIN)
 def test_the_librarys_algorithms_pass(model, name):
     device, dtype = torch.device("cpu"), torch.float32
     check_hooks(bound(ALGORITHMS[name](), model.layout, device, dtype), model, CLIENTS)
@@ -58,6 +64,13 @@ def test_a_value_that_the_server_cannot_use_is_refused(model, hook, value, sente
         PmtlError, match=f"{hook} of the algorithm 'fedavg' must return .*{sentence}"
     ):
         check_hooks(_with(hook, value), model, CLIENTS)
+
+
+@pytest.mark.parametrize("hook", ["blocks", "billboard", "billboard_start"])
+def test_of_an_exact_algorithm_a_part_is_tried(model, hook):
+    own = type("Own", (Pooling,), {hook: lambda self, *given: None})()
+    with pytest.raises(PmtlError, match=f"{hook} of the algorithm 'pooling' must return"):
+        check_hooks(own, model, CLIENTS)
 
 
 @pytest.mark.parametrize("hook", ["bind", "to"])

@@ -134,8 +134,10 @@ def choose_reader(path: Path, name: str | None = None) -> Reader:
             ".npy, .json or .h5. Name a reader of your own with reader=package.module:Name."
         )
     found: Reader = find("reader", name, READERS)
-    if not callable(found):
-        raise PmtlError(f"The reader {name!r} is not a function of `path`.")
+    try:
+        inspect.signature(found)
+    except (TypeError, ValueError) as error:  # It cannot be called, or Python does not know how.
+        raise PmtlError(f"The reader {name!r} is not a function of `path`.") from error
     return found
 
 

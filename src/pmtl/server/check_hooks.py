@@ -31,24 +31,26 @@ def bound(
 
 
 def check_hooks(algorithm: Algorithm, model: FlatModel, clients: tuple[str, ...]) -> None:
-    """Refuse an algorithm that takes steps and whose functions for the server return something
-    that the server cannot use.
+    """Refuse an algorithm whose functions for the server return something that the server cannot
+    use. Of an exact algorithm, whose billboard may be anything, only a part is tried.
 
     Args:
         algorithm: the algorithm, bound to the model's layout and on the model's device.
         model: the model that it trains.
         clients: the names of all clients.
     """
-    if algorithm.exact:
-        return
     blocks = algorithm.blocks(clients)
     wanted = f"a NumPy array of {len(clients)} whole numbers that are not negative"
     _need(algorithm, "blocks", wanted, blocks, _are_numbers(blocks, len(clients)))
     board = algorithm.billboard(clients)
     _need(algorithm, "billboard", "a Billboard", board, isinstance(board, Billboard))
+    common = algorithm.billboard_start(model.start())
+    if algorithm.exact:
+        one = isinstance(common, Tensor) and common.dim() == 1
+        _need(algorithm, "billboard_start", "a tensor of one dimension", common, one)
+        return
     size = algorithm.billboard_size(model.layout)
     _need(algorithm, "billboard_size", "a whole number", size, _is_count(size))
-    common = algorithm.billboard_start(model.start())
     _need_shape(algorithm, "billboard_start", common, (size,))
     first = board.first(common)
     _need_shape(algorithm, "published", algorithm.published(first), (len(first), model.size))

@@ -28,6 +28,7 @@ from pmtl.personalize.methods import METHODS, SELECT
 from pmtl.privacy.noise import MODES
 from pmtl.privacy.plan import PrivacyRequest
 from pmtl.privacy.sampling import SCHEMES
+from pmtl.runs.callbacks import LIBRARY
 from pmtl.runs.config import TrainConfig
 
 
@@ -131,6 +132,7 @@ def begin_with(letters: str, names: Iterable[str]) -> list[str]:
         (["train", "--algorithm", "p"], begin_with("p", ALGORITHMS)),
         (["compare", "--algorithm", "fed"], begin_with("fed", ALGORITHMS)),
         (["train", "--sampling", ""], [*SCHEMES]),
+        (["train", "--callback", ""], [*LIBRARY]),
         (["export", "run", "--to", "o"], begin_with("o", FORMATS)),
         (["train", "--share", "s"], ["subspace:k="]),
         (["audit", "--mode", ""], [*MODES]),
