@@ -324,6 +324,9 @@ def test_other_ends_of_own_code_stay_what_they_are(error):
     assert raised.value is error
 
 
-def test_an_error_of_the_library_keeps_its_traceback():
+def test_an_error_of_the_library_keeps_its_traceback(monkeypatch):
     with pytest.raises(AttributeError), plugins.errors_of_own_code():
         FedAvg().billboard_size(None)
+    monkeypatch.setattr("pmtl.algorithms.base.convert_numbers", lambda made: 1 / 0)
+    with pytest.raises(ZeroDivisionError), plugins.errors_of_own_code():
+        FedAvg()

@@ -133,6 +133,8 @@ def _own_method(error: Exception) -> str | None:
         if not code.co_argcount or _is_ours(file):
             continue
         kind = type(frame.f_locals.get(code.co_varnames[0]))
+        if kind.__module__.startswith("pmtl."):  # Its `__init__` is in no file.
+            continue
         bases = (_BASES.get(f"{base.__module__}.{base.__qualname__}") for base in kind.__mro__)
         what = next(filter(None, bases), None)
         if what is not None:
