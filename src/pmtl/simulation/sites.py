@@ -102,7 +102,8 @@ class Sites:
             isolate=isolate,
             alone=self._one_by_one,
         )
-        check_algorithm(algorithm, model, mapped=self.engine != "debug")
+        mapped = self.engine == "axis" or self.sparse is not None
+        check_algorithm(algorithm, model, mapped)
         # The size of a cohort's largest piece, if it is the same in all rounds.
         width = None if largest is None else len(self.pieces(np.arange(largest))[0])
         self.trainer = build_trainer(
