@@ -20,7 +20,7 @@ from pmtl.options import check_options, declared, option, tables, tables_by_sett
 from pmtl.privacy.accounting.validation import DEFAULT_SHARE
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 from pmtl.privacy.sampling import FULL
-from pmtl.spec import construct, format_spec, unknown
+from pmtl.spec import construct, format_spec
 from pmtl.storage import digest_of_text, read_toml
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ class TrainConfig:
         "experiment",
         help="{experiment} (seeded, repeatable) or {production} (the operating system's "
         "randomness, every release charged, only average metrics with noise).",
+        only_names=True,
     )
     ledger: str | None = option(
         None,
@@ -130,6 +131,7 @@ class TrainConfig:
         "auto",
         help="{axis} (all clients in one computation), {threads} (one client per core), {debug} "
         "(one client after the other; errors name the client and the stage) or {auto}.",
+        only_names=True,
     )
     compile: bool | None = option(
         None,
@@ -157,9 +159,6 @@ class TrainConfig:
     )
 
     def __post_init__(self) -> None:
-        from pmtl.engines.choose import ENGINES
-        from pmtl.privacy.noise import MODES
-
         check_options(self)
         try:
             self.digest()
@@ -168,9 +167,6 @@ class TrainConfig:
                 f"The settings hold {error.object[error.start : error.end]!r}, which is not valid "
                 "Unicode and could not be written to a file: rename what is called so."
             ) from error
-        for what, value, known in (("engine", self.engine, ENGINES), ("mode", self.mode, MODES)):
-            if value not in known:
-                raise unknown(what, value, known)
         if self.patience is not None and (not self.metrics_share or not self.evaluate_every):
             raise PmtlError(
                 "Stopping early depends on validation rows, which are private: release metrics "
