@@ -1,7 +1,7 @@
 """The interface of all algorithms.
 
 An algorithm is a frozen dataclass of its constants with pure functions on flat vectors, written for
-*one* client. A simulation maps them over a cohort, a site calls them for its own client.
+*one* client. Engines map them over a cohort, `client/site.py` calls them as they are.
 `server_start` and `server_step` belong to the server, which sees only what passed the gate.
 """
 

@@ -1,8 +1,8 @@
 """Many sites as one computation: the part of a round that happens inside clients.
 
-One real site is `client/site.py`. Here an engine trains many clients at once, with the same
-algorithm and the same batches. The simulation adds a server; fine-tuning (`personalize/`) does not,
-since nothing leaves a client.
+The reference of one client is `client/site.py`. Here an engine trains many clients at once, with
+the same algorithm and the same batches. The simulation adds a server, a real federation a network,
+too; fine-tuning (`personalize/`) adds nothing, since nothing leaves a client.
 """
 
 from __future__ import annotations
