@@ -10,7 +10,7 @@ to this file: Algorithm 1 bit for bit, exact algorithms up to rounding. What rea
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,9 +26,11 @@ from pmtl.data.checks import is_sparse
 from pmtl.errors import PmtlError
 from pmtl.messages import UPLOAD, RoundMessage
 from pmtl.models import FlatModel
-from pmtl.models.linear.solve import ClientRows
 from pmtl.privacy.clipping import clip
 from pmtl.streams import name_keys, subseed
+
+if TYPE_CHECKING:
+    from pmtl.models.linear.solve import ClientRows
 
 
 class Site:
