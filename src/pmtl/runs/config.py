@@ -19,7 +19,7 @@ from pmtl.jsontext import to_json
 from pmtl.options import check_options, declared, option, tables, tables_by_setting
 from pmtl.privacy.accounting.validation import DEFAULT_SHARE
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
-from pmtl.privacy.sampling import FULL
+from pmtl.privacy.sampling import SCHEMES, is_library_scheme
 from pmtl.spec import construct, format_spec
 from pmtl.storage import digest_of_text, read_toml
 
@@ -312,7 +312,8 @@ def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 def _without_excluded(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """`old` without settings that exclude one in `new`: the command line overrides the file."""
     excluded = {"epsilon": "noise", "noise": "epsilon", "epochs": "steps", "steps": "epochs"}
-    if old.get("sampling") == FULL:  # It fits no other cohort.
+    sampling = old.get("sampling")
+    if is_library_scheme(sampling) and SCHEMES[sampling].takes_everybody:
         excluded["sampling"] = "cohort"
     return {key: value for key, value in old.items() if excluded.get(key) not in new}
 
