@@ -21,7 +21,8 @@ from pmtl.engines.base import TensorBatches
 from pmtl.engines.choose import build_trainer, check_engine, choose
 from pmtl.engines.loops import DebugTrainer, ThreadsTrainer
 from pmtl.errors import PmtlError
-from pmtl.models import build_model, lowered
+from pmtl.models import build_model
+from pmtl.models.lowering import lowered
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.simulation import LocalTraining, simulate
 
