@@ -28,7 +28,8 @@ from torch import nn
 from pmtl.algorithms import PMTL
 from pmtl.data import FederatedData
 from pmtl.engines.axis import AxisTrainer
-from pmtl.models import build_model, lowered
+from pmtl.models import build_model
+from pmtl.models.lowering import lowered
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.simulation import LocalTraining, Simulation, simulate
 

@@ -168,6 +168,7 @@ class Some:
     size: float | None = option(None, help="How large.", above=0, finite=True)
     name: str = option("", help="Which.")
     loud: bool | None = option(None, help="Whether.")
+    taste: str = option("sweet", help="{sweet} (as sugar) or {sour}.", only_names=True)
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -188,6 +189,7 @@ class Some:
         ({"size": 10**400}, "size must be a number that fits"),
         ({"name": 3}, "name must be text"),
         ({"loud": 1}, "loud must be true or false"),
+        ({"taste": "salt"}, r"There is no taste 'salt'\. Known: sour, sweet"),
     ],
 )
 def test_a_wrong_value_is_a_sentence(values, words):

@@ -2,8 +2,10 @@
 
 import difflib
 import re
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 MAX_MESSAGE_LENGTH = 1500
 """Characters of a message; it may quote a very long value from a file."""
@@ -60,6 +62,13 @@ def listed(names: Sequence[str], most: int = 12) -> str:
     """Names in quotes, the first of them if there are many."""
     shown = ", ".join(repr(name) for name in names[:most])
     return shown + (f" and {len(names) - most:,} more" if len(names) > most else "")
+
+
+def place_in_code(error: BaseException) -> str:
+    """The file and line where an error was raised, in the innermost code that is not PyTorch's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = [frame for frame in frames if "torch" not in Path(frame.filename).parts][-1]
+    return f"{Path(last.filename).name}, line {last.lineno}"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -1,8 +1,11 @@
-"""The messages between the server and a site, and their form as bytes.
+"""Arrays as bytes, and the messages between a server and the reference of one client.
 
-The server sends a `RoundMessage` to every site of the cohort. A site answers with its upload, a
-mapping with one array. Both are encoded as safetensors, which hold numbers and no code: received
-bytes are never unpickled.
+The server sends a `RoundMessage` to the sites (`client/site.py`) of the cohort. A site answers with
+its upload, a mapping with one array. Both are encoded as safetensors, which hold numbers and no
+code: received bytes are never unpickled.
+
+The sites of a real federation exchange other messages, those of `federation/messages.py`; they are
+read with `from_bytes`, too.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ UPLOAD = "upload"
 
 @dataclass(frozen=True)
 class RoundMessage:
-    """What the server sends to one site in a round."""
+    """What a server sends to the reference of one client (`client/site.py`) in a round."""
 
     round: int  #: counted from 0
     shared: NDArray[Any]  #: `[P]`, what this client reads of the billboard; noisy, hence public

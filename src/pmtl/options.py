@@ -27,6 +27,7 @@ from types import NoneType
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 from pmtl.errors import PmtlError
+from pmtl.spec import unknown
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -42,6 +43,7 @@ class Option:
     panel: str | None = None  #: the heading of the option in `--help`
     metavar: str | None = None  #: the name of the value in `--help`; a FILE may be a `Path`
     rounds_only: bool = False  #: whether it is about the rounds of a run: fine-tuning has none
+    only_names: bool = False  #: whether no other values than those between { and } are allowed
     names: tuple[str, ...] = ()  #: values that stand between { and } in `help`
 
     def __post_init__(self) -> None:
@@ -139,7 +141,8 @@ _KINDS: dict[type, tuple[str, Any]] = {
 
 
 def check_options(made: Any) -> None:
-    """Refuse values of a new object that have another type than declared or are out of bounds.
+    """Refuse values of a new object that have another type than declared, are out of bounds or are
+    not among the declared names.
 
     Numbers become Python's int or float, so that writing and reading a file keeps them equal.
     """
@@ -152,7 +155,10 @@ def check_options(made: Any) -> None:
         if wanted is not None:
             name, help = setting.name, setting.about.help
             raise PmtlError(f"{name} must be {wanted}, but {value!r} was given. {name}: {help}")
-        object.__setattr__(made, setting.name, kinds[0](value))
+        value = kinds[0](value)
+        if setting.about.only_names and value not in setting.about.names:
+            raise unknown(setting.name, value, setting.about.names)
+        object.__setattr__(made, setting.name, value)
 
 
 def _problem(about: Option, kind: type, value: Any) -> str | None:

@@ -51,6 +51,11 @@ def in_place(self, state, shared, gradient, lr):
     return state
 
 
+def past_autograd(self, state, shared, gradient, lr):
+    state.data -= lr * gradient(state)
+    return state
+
+
 def in_place_later(self, state, own, shared):
     shared.neg_()
     return state - shared
@@ -63,9 +68,18 @@ def branch(self, state, shared, gradient, lr):
 WRONG = {
     "step in place": ({"step": in_place}, "step .* changes a tensor"),
     "upload in place": ({"upload": in_place_later}, "upload .* changes a tensor"),
+    "step past autograd": ({"step": past_autograd}, "step .* changes a tensor"),
     "no return": ({"step": lambda *given: None}, "step .* must return a tensor.* NoneType"),
     "start without a vector": ({"start": lambda *given: None}, "start .* NoneType"),
-    "too few arguments": ({"keep": lambda self: None}, "keep .* failed .TypeError"),
+    "a matrix to start": (
+        {"start": lambda self, shared: shared.expand(2, -1)},
+        r"start .* must return one vector, but returned shape \(2, 8\)",
+    ),
+    "too few arguments": ({"keep": lambda self: None}, "keep .* failed .*line .*TypeError"),
+    "a wrong size of uploads": (
+        {"upload_size": lambda self, round: 3},
+        r"upload .* shape \(3,\), but returned shape \(8,\)",
+    ),
     "a long upload": (
         {"upload": lambda self, state, own, shared: torch.cat([state, state])},
         r"upload .* shape \(8,\), but returned shape \(16,\)",
@@ -92,19 +106,54 @@ def test_what_is_wrong_is_named_with_its_stage(functions, sentence, mapped):
         check_algorithm(changed(**functions), MODEL, mapped)
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        branch,
-        lambda self, state, shared, gradient, lr: state * state.sum().item(),
-        lambda self, state, shared, gradient, lr: state + torch.randn_like(state),
-    ],
-    ids=["if", "item", "random numbers"],
-)
+def item(self, state, shared, gradient, lr):
+    return gradient(state) * state.sum().item()
+
+
+def random_numbers(self, state, shared, gradient, lr):
+    return gradient(state) + torch.randn_like(state)
+
+
+@pytest.mark.parametrize("step", [branch, item, random_numbers])
 def test_what_cannot_be_mapped_is_refused_only_where_it_is_mapped(step):
     check_algorithm(changed(step=step), MODEL, mapped=False)
-    with pytest.raises(pmtl.PmtlError, match=r"many clients at once.*--engine debug"):
+    with pytest.raises(pmtl.PmtlError, match=r"many clients at once.*The algorithm is mapped"):
         check_algorithm(changed(step=step), MODEL, mapped=True)
+
+
+def test_a_prediction_is_always_mapped():
+    wrong = changed(predict=lambda self, own, shared: shared if shared.sum() > 0 else -shared)
+    with pytest.raises(pmtl.PmtlError, match=r"many clients at once.*Predict is mapped"):
+        check_algorithm(wrong, MODEL, mapped=False)
+
+
+def trained_by(engine, step, model=MODEL):
+    data = synthetic(clients=10, features=3, classes=2)
+    plan = PrivacyPlan(data.m, data.m, "full", 1.0, 1.0, 2, 1e-3)
+    given = data, model, changed(step=step), plan, LocalTraining(steps=1), 0
+    simulation = simulate(*given, engine=engine, charge=lambda round: None)
+    return simulation.advance(simulation.start())
+
+
+@pytest.mark.parametrize("engine", ["threads", "debug"])
+def test_engines_that_train_one_client_at_a_time_take_any_python(engine):
+    assert trained_by(engine, branch).cohort == 10
+    with pytest.raises(pmtl.PmtlError, match="many clients at once"):
+        trained_by("axis", branch)
+
+
+def test_with_dropout_a_step_may_draw_random_numbers():
+    parts = torch.nn.Linear(3, 2), torch.nn.Dropout(0.5)
+    model = build_model(lambda *_: torch.nn.Sequential(*parts), (3,), 2, "classification", 0)
+    assert trained_by("axis", random_numbers, model).cohort == 10
+
+
+def test_a_lack_of_memory_is_not_the_algorithms_mistake():
+    def step(self, state, shared, gradient, lr):
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        check_algorithm(changed(step=step), MODEL, mapped=False)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from pmtl.engines.base import TensorBatches
 from pmtl.engines.choose import build_trainer, check_engine, choose
 from pmtl.engines.loops import DebugTrainer, ThreadsTrainer
 from pmtl.errors import PmtlError
-from pmtl.models import build_model, lowered
+from pmtl.models import build_model
+from pmtl.models.lowering import lowered
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.simulation import LocalTraining, simulate
 
@@ -383,15 +384,6 @@ class TestDebug:
         with pytest.raises(PmtlError, match="'erin' failed in 'step 2'"):
             DebugTrainer(PMTL(), model, task).train(vectors, shared, batches, LR)
 
-    @pytest.mark.parametrize("stage", ["upload", "keep"])
-    def test_a_vector_of_a_wrong_length_names_the_stage_that_made_it(self, stage):
-        def shorter(self, state, *others):
-            return state[:3]
-
-        wrong = type("Wrong", (PMTL,), {stage: shorter})()
-        with pytest.raises(PmtlError, match=rf"'anna' failed in '{stage}'.*shape \(3,\)"):
-            DebugTrainer(wrong, *linear()).train(*clients(), LR)
-
     def test_uploads_may_be_shorter_than_the_billboard(self):
         own = {"upload": lambda self, w, own, shared: w[:3], "upload_size": lambda self, round: 3}
         short = type("Short", (PMTL,), own)()
@@ -401,17 +393,6 @@ class TestDebug:
         wrong = type("Wrong", (PMTL,), {"step": lambda self, w, shared, gradient, lr: w})()
         with pytest.raises(PmtlError, match=r"'anna' failed in 'step 1'.*asked for no gradient"):
             DebugTrainer(wrong, *linear()).train(*clients(), LR)
-
-    def test_a_prediction_that_fails_names_the_client(self, small):
-        def fail(self, own, shared):
-            if own.max() > 0:  # As it is only after steps on rows.
-                raise ValueError("a mistake")
-            return own
-
-        wrong = type("Wrong", (PMTL,), {"predict": fail})()
-        options = {"privacy": {"noise": 1.0, "rounds": 1}, "local": {"steps": 1}}
-        with pytest.raises(PmtlError, match=f"'{small.clients[0]}' failed in 'predict'.*a mistake"):
-            pmtl.train(small, algorithm=wrong, engine="debug", **options)
 
     def test_rows_that_cannot_be_read(self):
         class Gone(TensorBatches):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pmtl.algorithms.base import Sizes
+from pmtl.algorithms.default.exact import Sizes
 from pmtl.algorithms.default.pooling import Pooling
 from pmtl.data import FederatedData
 from pmtl.engines import exact

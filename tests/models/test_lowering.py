@@ -10,9 +10,16 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
-from pmtl.models import FlatModel, build_model, floats_per_row, has_convolutions, lowered
+from pmtl.models import FlatModel, build_model
 from pmtl.models.layout import Traits
-from pmtl.models.lowering import ChannelsLastConv2d, PatchConv2d, TilePool2d
+from pmtl.models.lowering import (
+    ChannelsLastConv2d,
+    PatchConv2d,
+    TilePool2d,
+    floats_per_row,
+    has_convolutions,
+    lowered,
+)
 
 WAYS = ["patches", "channels_last"]
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pmtl
-from pmtl.algorithms.base import Sizes
+from pmtl.algorithms.default.exact import Sizes
 from pmtl.algorithms.default.pooling import Pooling
 from pmtl.planning import payoff
 from pmtl.privacy.accounting import accountant, gaussian

@@ -21,7 +21,7 @@ from pmtl.privacy.accounting import accountant, colluders, composition, renyi
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.privacy.sampling import SamplingScheme, find_scheme
+from pmtl.privacy.sampling import SCHEMES, SamplingScheme, find_scheme
 from pmtl.privacy.statement.statement import Statement, make_statement
 from pmtl.streams import name_keys
 
@@ -311,6 +311,28 @@ class Priced(OneGroup):
         return 0.0
 
 
+class ChargedAs(OneGroup):
+    """A scheme that says itself what it is charged as."""
+
+    def charged_as(self, rate):
+        return "poisson", rate
+
+
+class Cheap(OneGroup):
+    """A scheme of the library that sets its own price for one plan."""
+
+    said = 1 / 3
+
+    def chance(self, rate):
+        return self.said
+
+    def epsilon(self, z, rate, rounds, delta, sensitivity=2):
+        return 0.0
+
+    def renyi(self, z, rate, orders):
+        return np.zeros_like(orders)
+
+
 class Secret(OneGroup):
     """A scheme that claims Poisson's amplification."""
 
@@ -364,10 +386,43 @@ def test_rounding_may_lift_a_chance_above_one(monkeypatch):
         assert ours == pytest.approx(composition.epsilon({full: 6, **other}, 1e-3), rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["Priced", "Secret", "SecretLater", "PricedLater"])
+@pytest.mark.parametrize("name", ["Priced", "ChargedAs", "Secret", "SecretLater", "PricedLater"])
 def test_its_cost_is_its_chance_and_nothing_else(name):
     with pytest.raises(PmtlError, match="its cost follows from chance"):
         PrivacyPlan(30, 10, f"{__name__}:{name}", 0.5, 0.2, 6, 1e-3)
+
+
+@pytest.mark.parametrize(("said", "secret", "same"), [
+    (1 / 3, False, ("fixed", 1 / 3)), (0.5, False, ("fixed", 0.5)), (1.0, False, ("full", 1.0)),
+    (1 / 3, True, ("poisson", 1 / 3)), (0.5, True, ("poisson", 0.5)),
+])  # fmt: skip
+def test_what_a_class_computes_for_one_plan_is_not_charged(said, secret, same, monkeypatch):
+    """A scheme of the library may have another formula for one plan. A ledger adds up many plans,
+    to which it does not apply: it counts the class's chance, and whether its coins are secret."""
+    monkeypatch.setitem(SCHEMES, "cheap", Cheap)
+    monkeypatch.setattr(Cheap, "said", said)
+    monkeypatch.setattr(Cheap, "coins_are_secret", secret)
+    cheap = GaussianEvent("cheap", 30, 10, 0.5, 0.2)
+    assert PrivacyPlan(30, 10, "cheap", 0.5, 0.2, 6, 1e-3).epsilon() == 0
+    assert cheap.cost == pytest.approx(same)
+    assert cheap.cost[0] == same[0]
+    coins = GaussianEvent("poisson", 30, 10, 0.5, 0.3)
+    cohort = round(30 * same[1])  # With the same noise on the sum.
+    library = GaussianEvent(same[0], 30, cohort, 0.5, 0.2 * 10 / cohort)
+    for besides in ({}, {coins: 3}):
+        found = composition.epsilon({cheap: 6, **besides}, 1e-3)
+        assert found == pytest.approx(composition.epsilon({library: 6, **besides}, 1e-3), rel=1e-9)
+    assert np.allclose(renyi.curve({cheap: 2}), renyi.curve({library: 2}))
+
+
+@pytest.mark.parametrize("name", ["full", "poisson", "fixed"])
+def test_the_library_charges_its_own_schemes_as_what_they_are(name):
+    cohort = 30 if name == "full" else 10
+    plan = PrivacyPlan(30, cohort, name, 0.5, 0.2, 6, 1e-3)
+    assert GaussianEvent.of(plan).cost == (name, plan.rate)
+    assert composition.epsilon({GaussianEvent.of(plan): 6}, 1e-3) == pytest.approx(plan.epsilon())
+    everybody = PrivacyPlan(30, 30, name, 0.5, 0.2, 6, 1e-3)
+    assert GaussianEvent.of(everybody).cost == ("full", 1.0)
 
 
 def test_what_it_says_of_itself_later_makes_it_no_cheaper():

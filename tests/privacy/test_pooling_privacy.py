@@ -26,7 +26,7 @@ from interference import (
 )
 
 import pmtl
-from pmtl.algorithms.base import Sizes
+from pmtl.algorithms.default.exact import Sizes
 from pmtl.algorithms.default.pooling import Pooling
 from pmtl.models.linear.cells import CELLS
 from pmtl.models.linear.solve import ClientRows

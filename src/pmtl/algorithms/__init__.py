@@ -16,10 +16,10 @@ from pmtl.spec import construct, parse_spec
 
 if TYPE_CHECKING:  # For editors and type checkers; `__getattr__` finds every class of the library.
     from pmtl.algorithms.base import Algorithm as Algorithm
-    from pmtl.algorithms.base import ExactAlgorithm as ExactAlgorithm
-    from pmtl.algorithms.base import Sizes as Sizes
     from pmtl.algorithms.clustered import ClusteredPMTL as ClusteredPMTL
     from pmtl.algorithms.default.anchored import Anchored as Anchored
+    from pmtl.algorithms.default.exact import ExactAlgorithm as ExactAlgorithm
+    from pmtl.algorithms.default.exact import Sizes as Sizes
     from pmtl.algorithms.default.pooling import Pooling as Pooling
     from pmtl.algorithms.ditto import Ditto as Ditto
     from pmtl.algorithms.fedadam import FedAdam as FedAdam
@@ -57,12 +57,13 @@ _IN_HELP = {
     "clustered": "{clustered:clusters=}FILE (JSON or CSV, client to cluster)",
     "related": "{related:omega=}FILE (.npy, or CSV with names)",
 }
-_BASE = ("Algorithm", "ExactAlgorithm", "Sizes")
+#: The interfaces, and their modules in this package.
+_INTERFACES = {"Algorithm": "base", "ExactAlgorithm": "default.exact", "Sizes": "default.exact"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _BASE:
-        return getattr(import_module(f"{__name__}.base"), name)
+    if name in _INTERFACES:
+        return getattr(import_module(f"{__name__}.{_INTERFACES[name]}"), name)
     for algorithm, place in _PLACES.items():
         if place.endswith(f":{name}"):
             return ALGORITHMS[algorithm]
@@ -71,7 +72,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     classes = (place.partition(":")[2] for place in _PLACES.values())
-    return sorted({*globals(), *_BASE, *classes})
+    return sorted({*globals(), *_INTERFACES, *classes})
 
 
 def algorithms_in_help() -> str:

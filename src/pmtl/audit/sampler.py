@@ -25,7 +25,7 @@ from pmtl.audit.estimators import Bits, Floats, discriminant, threshold_bound, u
 from pmtl.audit.result import AuditResult, Finding, seed_of, share
 from pmtl.audit.setup import AuditSetup
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.privacy.sampling import SCHEMES, default_sampling
+from pmtl.privacy.sampling import default_sampling, is_library_scheme
 from pmtl.streams import name_keys
 
 GAME = "sampler"
@@ -54,7 +54,7 @@ def sampler(setup: AuditSetup) -> AuditResult:
             "whether it was drawn before": before[:, victim].astype(np.float64),
             "whether it was not drawn before": -before[:, victim].astype(np.float64),
         }
-    scheme, own = plan.scheme, type(plan.scheme) not in SCHEMES.values()
+    scheme, own = plan.scheme, not is_library_scheme(plan.sampling)
     bounded = own and (scheme.size_varies or scheme.checked_chance(plan.rate) > plan.rate)
     known_to_colluders = 0 if scheme.coins_are_secret else 2
     granted = list(scores)[: len(scores) if bounded else known_to_colluders]

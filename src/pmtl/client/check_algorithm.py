@@ -1,8 +1,7 @@
-"""Call every function of an algorithm once, on made-up numbers, before any row is read.
+"""Call the functions of an algorithm that takes steps on made-up numbers, before training begins.
 
-Whoever writes an algorithm writes pure functions: they return new tensors and leave their arguments
-as they are. A function that writes into an argument would change what the client uploads; one that
-returns something of another shape fails later, where the message no longer says why.
+The functions must be pure: they return new tensors and leave their arguments unchanged. A function
+that writes into an argument would change what the client uploads, without any error.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from torch.func import vmap
 from torch.utils._pytree import tree_leaves
 
 from pmtl.algorithms import Algorithm
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, is_out_of_memory, place_in_code
 from pmtl.models import FlatModel
 
 #: A step size that no algorithm should reject.
@@ -24,87 +23,86 @@ _STEP_SIZE = 0.1
 
 
 def check_algorithm(algorithm: Algorithm, model: FlatModel, mapped: bool) -> None:
-    """Refuse an algorithm that takes steps and whose functions fail, change an argument, or return
-    something of the wrong shape.
+    """Refuse an algorithm whose `start`, `begin`, `step`, `upload`, `keep` or `predict` fails,
+    changes an argument, or returns something of the wrong shape. Exact algorithms are not checked.
 
     Args:
         algorithm: the algorithm, bound to the model's layout.
         model: the model that it trains.
-        mapped: whether the functions will be mapped over many clients (`torch.func.vmap`).
+        mapped: whether all these functions will be mapped over many clients (`torch.func.vmap`).
+            `predict` always is.
     """
     if algorithm.exact:
         return
-    common = model.start()
-    shared = algorithm.billboard_start(common).reshape(-1)
+    weights = model.start()
+    generator = torch.Generator().manual_seed(0)
+    common = torch.randn(weights.shape, generator=generator).to(weights)
+    shared = _call(algorithm, "billboard_start", algorithm.billboard_start, common)
     own = _call(algorithm, "start", algorithm.start, common)
-    _one_round(algorithm, own, shared, model.size)
-    if mapped:
+    _check_vector(algorithm, "start", own, None)
+    upload, kept, predicts = _one_round(algorithm, own, shared, _call)
+    size = algorithm.upload_size(0) if algorithm.overrides("upload_size") else len(shared)
+    _check_vector(algorithm, "upload", upload, size if algorithm.shares else None)
+    _check_vector(algorithm, "keep", kept, len(own))
+    _check_vector(algorithm, "predict", predicts, len(weights))
+
+    def predict(own: Tensor, shared: Tensor) -> Tensor:
+        return algorithm.predict(own, shared)
+
+    def one_round(own: Tensor, shared: Tensor) -> Tensor:
+        return _one_round(algorithm, own, shared, _without_checks)[1]
+
+    randomness = "different" if model.traits.random_forward else "error"
+    for what, function in (("predict", predict), ("the algorithm", one_round))[: 1 + mapped]:
         try:
-            vmap(lambda own, shared: _stages(algorithm, own, shared, _unchecked))(
-                own.expand(2, -1).clone(), shared.expand(2, -1).clone()
-            )
+            vmap(function, randomness=randomness)(*(part.expand(2, -1) for part in (own, shared)))
         except Exception as error:  # The user's code may raise anything.
             raise PmtlError(
                 f"The algorithm {algorithm.name!r} cannot be computed for many clients at once "
-                f"({_text(error)}). Its functions are mapped by torch.func.vmap: use torch.where "
-                "instead of an if about a tensor, and neither .item() nor random numbers. "
-                "--engine debug computes one client after the other."
+                f"({_text(error)}). {what.capitalize()} is mapped by torch.func.vmap: use "
+                "torch.where instead of an if about a tensor, and neither .item() nor random "
+                "numbers."
             ) from error
 
 
-def _one_round(algorithm: Algorithm, own: Tensor, shared: Tensor, weights: int) -> None:
-    """One client's round; every result must have the shape that is needed."""
-
-    def call(stage: str, function: Callable[..., Any], *given: Any) -> Any:
-        return _call(algorithm, stage, function, *given)
-
-    upload, kept, predicts = _stages(algorithm, own, shared, call)
-    lengths = [("keep", kept, len(own)), ("predict", predicts, weights)]
-    if algorithm.shares and not algorithm.overrides("upload_size"):
-        lengths.append(("upload", upload, len(shared)))
-    for stage, result, length in lengths:
-        if not isinstance(result, Tensor) or result.shape != (length,):
-            given = (
-                f"shape {tuple(result.shape)}" if isinstance(result, Tensor) else "several parts"
-            )
-            raise PmtlError(
-                f"{stage} of the algorithm {algorithm.name!r} must return a tensor of shape "
-                f"({length},), but returned {given}."
-            )
-
-
-def _stages(
+def _one_round(
     algorithm: Algorithm, own: Tensor, shared: Tensor, call: Callable[..., Any]
-) -> tuple[Any, Any, Any]:
-    """What a client uploads and keeps after two steps, and what it predicts with."""
-    state = call("begin", algorithm.begin, own, shared)
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What a client uploads and keeps after two steps, and the weights it predicts with."""
+    state = call(algorithm, "begin", algorithm.begin, own, shared)
     for _ in range(2):
-        state = call("step", algorithm.step, state, shared, torch.ones_like, _STEP_SIZE)
-    upload = call("upload", algorithm.upload, state, own, shared)
-    kept = call("keep", algorithm.keep, state)
-    return upload, kept, call("predict", algorithm.predict, kept, shared)
+        state = call(algorithm, "step", algorithm.step, state, shared, torch.ones_like, _STEP_SIZE)
+    upload = call(algorithm, "upload", algorithm.upload, state, own, shared)
+    kept = call(algorithm, "keep", algorithm.keep, state)
+    return upload, kept, call(algorithm, "predict", algorithm.predict, kept, shared)
 
 
-def _unchecked(stage: str, function: Callable[..., Any], *given: Any) -> Any:
+def _without_checks(
+    algorithm: Algorithm, stage: str, function: Callable[..., Any], *given: Any
+) -> Any:
     return function(*given)
 
 
 def _call(algorithm: Algorithm, stage: str, function: Callable[..., Any], *given: Any) -> Any:
-    """The result of a stage, which must be tensors, and must leave the tensors of `given` as they
-    are."""
-    before = [part._version for part in tree_leaves(given) if isinstance(part, Tensor)]
+    """The result of a stage, which must be tensors. The tensors of `given` must stay unchanged."""
+    tensors = [part for part in tree_leaves(given) if isinstance(part, Tensor)]
+    before = [(part._version, part.clone()) for part in tensors]
     try:
         result = function(*given)
     except Exception as error:  # The user's code may raise anything.
+        if is_out_of_memory(error):
+            raise
         raise PmtlError(
-            f"{stage} of the algorithm {algorithm.name!r} failed ({_text(error)})."
+            f"{stage} of the algorithm {algorithm.name!r} failed ({place_in_code(error)}): "
+            f"{_text(error)}"
         ) from error
-    after = [part._version for part in tree_leaves(given) if isinstance(part, Tensor)]
-    if before != after:
-        raise PmtlError(
-            f"{stage} of the algorithm {algorithm.name!r} changes a tensor that it was given, "
-            "which changes what is uploaded: write w = w - …, and not w -= …"
-        )
+    for part, (version, copy) in zip(tensors, before, strict=True):
+        same = torch.allclose(part, copy, rtol=0, atol=0, equal_nan=True)
+        if part._version != version or not same:
+            raise PmtlError(
+                f"{stage} of the algorithm {algorithm.name!r} changes a tensor that it was given. "
+                "Functions of an algorithm must be pure: write w = w - …, and not w -= …"
+            )
     if not all(isinstance(part, Tensor) for part in tree_leaves(result)):
         raise PmtlError(
             f"{stage} of the algorithm {algorithm.name!r} must return a tensor, or a tuple of "
@@ -113,5 +111,20 @@ def _call(algorithm: Algorithm, stage: str, function: Callable[..., Any], *given
     return result
 
 
+def _check_vector(algorithm: Algorithm, stage: str, result: object, length: int | None) -> None:
+    """Refuse a result that is not a vector, or not one of this length, if one is given."""
+    if not isinstance(result, Tensor):
+        given = "several parts"
+    elif result.dim() != 1 or length not in (None, len(result)):
+        given = f"shape {tuple(result.shape)}"
+    else:
+        return
+    wanted = "one vector" if length is None else f"a tensor of shape ({length},)"
+    raise PmtlError(
+        f"{stage} of the algorithm {algorithm.name!r} must return {wanted}, but returned {given}."
+    )
+
+
 def _text(error: Exception) -> str:
+    """The first line of the error's message, and its class."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

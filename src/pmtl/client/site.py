@@ -1,13 +1,16 @@
-"""One client: its rows, its own vector, and its part of a round.
+"""The reference of what one client does in a round, to be read beside Algorithm 1.
 
 A site receives a `RoundMessage`, trains, and answers with its clipped upload. Its rows and its own
-vector stay here. `simulation/sites.py` does the same for many clients at once.
+vector stay here. No run uses this class: simulations and the sites of a real federation train with
+`simulation/sites.py`, which does the same for many clients at once. Tests hold the engine `debug`
+to this file: Algorithm 1 bit for bit, exact algorithms up to rounding. What real sites send is in
+`federation/messages.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,13 +26,15 @@ from pmtl.data.checks import is_sparse
 from pmtl.errors import PmtlError
 from pmtl.messages import UPLOAD, RoundMessage
 from pmtl.models import FlatModel
-from pmtl.models.linear.solve import ClientRows
 from pmtl.privacy.clipping import clip
 from pmtl.streams import name_keys, subseed
 
+if TYPE_CHECKING:
+    from pmtl.models.linear.solve import ClientRows
+
 
 class Site:
-    """The site of one client."""
+    """The site of one client; the reference for simulations and real sites."""
 
     def __init__(
         self,

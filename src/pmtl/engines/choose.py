@@ -15,7 +15,8 @@ from pmtl.engines.axis import AxisTrainer
 from pmtl.engines.base import CohortTrainer
 from pmtl.engines.loops import DebugTrainer, ThreadsTrainer
 from pmtl.errors import PmtlError
-from pmtl.models import FlatModel, Task, has_convolutions, lowered
+from pmtl.models import FlatModel, Task
+from pmtl.models.lowering import has_convolutions, lowered
 from pmtl.spec import unknown
 
 ENGINES = ("auto", "axis", "threads", "debug")

@@ -10,10 +10,7 @@ and threads wait for each other once a round instead of after every layer.
 from __future__ import annotations
 
 import copy
-import traceback
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from queue import Empty, SimpleQueue
 
 import numpy as np
@@ -24,7 +21,7 @@ from pmtl.algorithms import Algorithm
 from pmtl.client.step import OneTrained, train_client
 from pmtl.engines.base import CohortBatches, CohortTrainer, Trained
 from pmtl.engines.process import torch_threads
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, place_in_code
 from pmtl.models import FlatModel, Task
 
 
@@ -37,16 +34,7 @@ class DebugTrainer(CohortTrainer):
             try:
                 rows = list(batches.of_client(k))
                 given = (own[k], shared[k], rows, lr, stages.append)
-                trained = train_client(self._algorithm, self._model, self._task, *given)
-                pairs = [("keep", trained.kept, own[k])]
-                if self._algorithm.shares and not self._algorithm.overrides("upload_size"):
-                    pairs = [("upload", trained.upload, shared[k]), *pairs]
-                for stage, vector, like in pairs:
-                    stages.append(stage)
-                    if vector.shape != like.shape:
-                        shapes = f"{tuple(vector.shape)}, and not of {tuple(like.shape)}"
-                        raise ValueError(f"it returned a tensor of shape {shapes}")
-                return trained
+                return train_client(self._algorithm, self._model, self._task, *given)
             except Exception as error:
                 raise training_error(batches.name(k), stages[-1], error) from error
 
@@ -88,29 +76,9 @@ class ThreadsTrainer(CohortTrainer):
         return Trained.stacked([trained[position] for position in np.argsort(order)])
 
 
-def predict_one_by_one(
-    algorithm: Algorithm, names: Sequence[str], own: Tensor, shared: Tensor
-) -> Tensor:
-    """The weights `[K, P]` with which these clients predict. An error names the client."""
-    weights = []
-    for name, mine, read in zip(names, own, shared, strict=True):
-        try:
-            weights.append(algorithm.predict(mine, read))
-        except Exception as error:
-            raise training_error(name, "predict", error) from error
-    return torch.stack(weights)
-
-
 def training_error(client: str, stage: str, error: Exception) -> PmtlError:
     """An error that names the client, the stage of its training and the place in the code."""
     return PmtlError(
-        f"Local training of the client {client!r} failed in {stage!r} ({_place(error)}): "
+        f"Local training of the client {client!r} failed in {stage!r} ({place_in_code(error)}): "
         f"{type(error).__name__}: {error}"
     )
-
-
-def _place(error: Exception) -> str:
-    """The file and line of an error, in the innermost code that is not PyTorch's."""
-    frames = traceback.extract_tb(error.__traceback__)
-    outside = [frame for frame in frames if "torch" not in Path(frame.filename).parts]
-    return f"{Path(outside[-1].filename).name}, line {outside[-1].lineno}"

@@ -30,7 +30,7 @@ from safetensors.numpy import save
 from pmtl.errors import PmtlError, PublicError
 from pmtl.jsontext import to_json
 from pmtl.messages import from_bytes
-from pmtl.privacy.sampling import SCHEMES
+from pmtl.privacy.sampling import is_library_scheme
 from pmtl.spec import parse_spec
 
 REFUSED = "refused"
@@ -115,7 +115,8 @@ def refuse_code(config: Any, sampling: Any = None) -> None:
                 f"A federation does not import code that a job names, and the {name} is {value!r}: "
                 "use one of the library's, or leave it out."
             )
-    if named["metric"] is not None or any(s not in (None, *SCHEMES) for s in (asked, sampling)):
+    own = any(s is not None and not is_library_scheme(s) for s in (asked, sampling))
+    if named["metric"] is not None or own:
         raise PublicError(
             "A federation takes no metric, and only the library's sampling schemes: leave out the "
             "others."

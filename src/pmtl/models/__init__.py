@@ -17,9 +17,6 @@ from pmtl.models.losses import row_metrics as row_metrics
 from pmtl.models.losses import row_nll as row_nll
 from pmtl.models.losses import row_squares as row_squares
 from pmtl.models.losses import uniforms_per_row as uniforms_per_row
-from pmtl.models.lowering import floats_per_row as floats_per_row
-from pmtl.models.lowering import has_convolutions as has_convolutions
-from pmtl.models.lowering import lowered as lowered
 from pmtl.models.public_files import PublicFile as PublicFile
 from pmtl.models.public_files import read_public as read_public
 from pmtl.models.start import start_warnings as start_warnings

@@ -24,7 +24,8 @@ from pmtl.data import FederatedData
 from pmtl.engines.base import Ints, Mask
 from pmtl.engines.row_tensors import to_device
 from pmtl.engines.sparse import Block, is_linear, sizes_of, small_model
-from pmtl.models import FlatModel, draw_targets, lowered, row_nll, uniforms_per_row
+from pmtl.models import FlatModel, draw_targets, row_nll, uniforms_per_row
+from pmtl.models.lowering import lowered
 from pmtl.simulation import RowTensors
 from pmtl.streams import name_keys, uniforms
 

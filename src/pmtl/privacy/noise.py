@@ -30,9 +30,6 @@ Source = Callable[[int], WordStream]
 #: noise(round, shape): standard normal numbers in float64.
 Noise = Callable[[int, tuple[int, ...]], Tensor]
 
-#: Randomness from a seed, or from the operating system.
-MODES = ("experiment", "production")
-
 CPU = torch.device("cpu")
 #: Words that are converted at a time.
 _CHUNK = 2**20

@@ -28,12 +28,12 @@ from pmtl.errors import PmtlError
 from pmtl.options import check_options, option
 from pmtl.privacy.sampler import Sampler
 from pmtl.privacy.sampling import (
-    FULL,
     SCHEMES,
     Recorded,
     SamplingScheme,
     default_sampling,
     find_scheme,
+    is_library_scheme,
 )
 from pmtl.spec import unknown
 
@@ -82,7 +82,7 @@ class PrivacyPlan:
                 f"A cohort of {self.cohort} cannot be drawn from {self.clients} clients: "
                 f"choose a cohort between 1 and {self.clients}."
             )
-        if not isinstance(self.sampling, str) or self.sampling in SCHEMES:
+        if not isinstance(self.sampling, str) or is_library_scheme(self.sampling):
             object.__setattr__(self, "chance", None)
             object.__setattr__(self, "words", None)
         if not isinstance(self.words, str | None):
@@ -146,6 +146,11 @@ class PrivacyPlan:
         )
 
     @property
+    def own_chance(self) -> float | None:
+        """The chance of a user's own scheme, which is what it costs; None for the library's."""
+        return None if is_library_scheme(self.sampling) else self.scheme.checked_chance(self.rate)
+
+    @property
     def rate(self) -> float:
         """p = q/m, the probability that a given client is in a given round."""
         return self.cohort / self.clients
@@ -177,8 +182,8 @@ class PrivacyPlan:
         if math.isinf(self.clip_norm):
             values["clip_norm"] = "inf"
         del values["chance"], values["words"]
-        if self.sampling not in SCHEMES:
-            values["chance"] = self.scheme.checked_chance(self.rate)
+        if (chance := self.own_chance) is not None:
+            values["chance"] = chance
             values["words"] = self.scheme.in_words(self, {})
         return values
 
@@ -195,8 +200,8 @@ class PrivacyPlan:
                 f"only for {ADJACENCY!r}: make a new plan."
             )
         values = {"chance": None, "words": None, **values}
-        sampling = values.get("sampling", FULL)
-        own = isinstance(sampling, str) and sampling not in SCHEMES
+        sampling = values.get("sampling")
+        own = isinstance(sampling, str) and not is_library_scheme(sampling)
         if own and values["chance"] is None:
             raise PmtlError(
                 f"The privacy plan names the sampling scheme {sampling!r}, which is not one of the "

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from numbers import Real
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,8 +50,10 @@ class SamplingScheme:
 
     #: Whether a round may have more or fewer clients than q.
     size_varies: bool = False
+    #: Whether the cohort is always everybody, so that no other q can be asked for.
+    takes_everybody: bool = False
     #: Whether each client is drawn independently with probability q/m, by a coin that no other
-    #: client learns. Only then is the accounting of Poisson sampling used for several plans.
+    #: client learns. Only then is it charged as Poisson sampling (`charged_as`).
     coins_are_secret: bool = False
     #: What `--help` says about a scheme of the library.
     in_help: str = "as its class says"
@@ -97,6 +99,17 @@ class SamplingScheme:
             )
         return min(1.0, max(rate, float(value)))
 
+    def charged_as(self, rate: float) -> tuple[str, float]:
+        """The scheme of the library, `full`, `poisson` or `fixed`, and its rate, as which releases
+        are charged in ledgers and wherever several plans are added up. This follows from `chance`
+        and `coins_are_secret` alone, even if a class computes the costs of one plan in another way:
+        unless coins are secret, the adversary is assumed to know who took part, as with `fixed`.
+        """
+        chance = self.checked_chance(rate)
+        if chance == 1:
+            return FULL, 1.0
+        return (POISSON if type(self).coins_are_secret else FIXED), chance
+
     def epsilon(
         self, z: float, rate: float, rounds: int, delta: float, sensitivity: int = 2
     ) -> float:
@@ -137,6 +150,7 @@ class SamplingScheme:
 class Full(SamplingScheme):
     """All clients take part in every round."""
 
+    takes_everybody = True
     in_help = "everybody"
     accountant = "exact Gaussian (μ-GDP), replace-one"
     holds_against = ALL_OTHERS
@@ -241,6 +255,12 @@ class Recorded(SamplingScheme):
 SCHEMES: dict[str, type[SamplingScheme]] = {FULL: Full, POISSON: Poisson, FIXED: Fixed}
 
 
+def is_library_scheme(name: object) -> TypeGuard[str]:
+    """Whether this names a scheme of the library. All others are the user's own: a plan or an event
+    with one keeps its chance, so that it can be read without the user's code."""
+    return isinstance(name, str) and name in SCHEMES
+
+
 def default_sampling(clients: int, cohort: int) -> str:
     """Full if all clients take part, else poisson, whose guarantee also holds against colluders."""
     return FULL if cohort == clients else POISSON
@@ -268,7 +288,7 @@ def _found(name: str) -> SamplingScheme:
         )
     try:
         made = found()
-        if found not in SCHEMES.values():
+        if not is_library_scheme(name):
             _refuse_own_costs(made, name)
         return made
     except PmtlError:
@@ -287,7 +307,7 @@ def _refuse_own_costs(scheme: SamplingScheme, name: str) -> None:
     own = [
         cost
         for cost in (
-            *("epsilon", "delta", "renyi", "checked_chance", "_costs"),
+            *("epsilon", "delta", "renyi", "charged_as", "checked_chance", "_costs"),
             *("accountant", "holds_against"),
         )
         if getattr(kind, cost) is not getattr(SamplingScheme, cost) or cost in vars(scheme)

@@ -19,8 +19,8 @@ from pmtl.jsontext import to_json
 from pmtl.options import check_options, declared, option, tables, tables_by_setting
 from pmtl.privacy.accounting.validation import DEFAULT_SHARE
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
-from pmtl.privacy.sampling import FULL
-from pmtl.spec import construct, format_spec, unknown
+from pmtl.privacy.sampling import SCHEMES, is_library_scheme
+from pmtl.spec import construct, format_spec
 from pmtl.storage import digest_of_text, read_toml
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ class TrainConfig:
         "experiment",
         help="{experiment} (seeded, repeatable) or {production} (the operating system's "
         "randomness, every release charged, only average metrics with noise).",
+        only_names=True,
     )
     ledger: str | None = option(
         None,
@@ -130,6 +131,7 @@ class TrainConfig:
         "auto",
         help="{axis} (all clients in one computation), {threads} (one client per core), {debug} "
         "(one client after the other; errors name the client and the stage) or {auto}.",
+        only_names=True,
     )
     compile: bool | None = option(
         None,
@@ -157,9 +159,6 @@ class TrainConfig:
     )
 
     def __post_init__(self) -> None:
-        from pmtl.engines.choose import ENGINES
-        from pmtl.privacy.noise import MODES
-
         check_options(self)
         try:
             self.digest()
@@ -168,9 +167,6 @@ class TrainConfig:
                 f"The settings hold {error.object[error.start : error.end]!r}, which is not valid "
                 "Unicode and could not be written to a file: rename what is called so."
             ) from error
-        for what, value, known in (("engine", self.engine, ENGINES), ("mode", self.mode, MODES)):
-            if value not in known:
-                raise unknown(what, value, known)
         if self.patience is not None and (not self.metrics_share or not self.evaluate_every):
             raise PmtlError(
                 "Stopping early depends on validation rows, which are private: release metrics "
@@ -316,7 +312,8 @@ def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 def _without_excluded(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """`old` without settings that exclude one in `new`: the command line overrides the file."""
     excluded = {"epsilon": "noise", "noise": "epsilon", "epochs": "steps", "steps": "epochs"}
-    if old.get("sampling") == FULL:  # It fits no other cohort.
+    sampling = old.get("sampling")
+    if is_library_scheme(sampling) and SCHEMES[sampling].takes_everybody:
         excluded["sampling"] = "cohort"
     return {key: value for key, value in old.items() if excluded.get(key) not in new}
 

@@ -135,14 +135,14 @@ def with_privacy_defaults(
     )
 
 
-def warnings_of(federation: Simulation, metrics: PrivacyPlan | None, secret: bool) -> list[str]:
+def warnings_of(simulation: Simulation, metrics: PrivacyPlan | None, secret: bool) -> list[str]:
     """Warnings before anything is spent. In production they depend only on public numbers (clients,
     plan, parameters), and not on rows."""
-    data, plan, method = federation.data, federation.plan, federation.algorithm
+    data, plan, method = simulation.data, simulation.plan, simulation.algorithm
     about_data = public_warnings(data) if secret else describe(data, not method.exact)["warnings"]
     sentences: list[str | None] = [*about_data]
     if method.shares:
-        smallest = float(federation.server.billboard.members.min() / data.m)
+        smallest = float(simulation.server.billboard.members.min() / data.m)
         sentences += [
             warn_of_delta(plan),
             warn_of_empty_cohorts(plan),
@@ -150,7 +150,7 @@ def warnings_of(federation: Simulation, metrics: PrivacyPlan | None, secret: boo
             None
             if method.exact  # It shares less instead, and reports that.
             else warn_if_noise_exceeds_signal(
-                plan, method.billboard_size(federation.model.layout), smallest
+                plan, method.billboard_size(simulation.model.layout), smallest
             ),
             method.warning(plan.clients, plan.cohort, plan.rounds),
         ]
@@ -239,7 +239,7 @@ def prepare(
             budget.refuse_unaffordable()
         if isinstance(method, ExactAlgorithm):
             method = method.with_noise(plan.noise_std)
-        federation = simulate(
+        simulation = simulate(
             data,
             model,
             method,
@@ -255,12 +255,12 @@ def prepare(
         )
         if metrics is not None:
             charge = _charge(budget, team, KIND)
-            federation.prepare_metrics(
+            simulation.prepare_metrics(
                 metrics, config.privacy.loss_bound, charge, config.evaluate_every
             )
         if config.mode == "production":
-            federation.dry_run()
-        yield federation, budget
+            simulation.dry_run()
+        yield simulation, budget
 
 
 def _charge(budget: Budget | None, team: Team, kind: str) -> Callable[[int], None] | None:

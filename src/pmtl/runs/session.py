@@ -34,7 +34,7 @@ _MODELS_AT_A_TIME = 256
 
 
 def run_to_end(
-    federation: Simulation,
+    simulation: Simulation,
     config: TrainConfig,
     facts: RunFacts,
     folder: RunFolder | None,
@@ -49,13 +49,13 @@ def run_to_end(
     to continue, to save or to stop, calls callbacks, and returns all models. `key` is the key of
     the digests in `facts`.
     """
-    team, plan = federation.team, federation.plan
-    state = federation.start(None if folder is None else folder.owned_file)
+    team, plan = simulation.team, simulation.plan
+    state = simulation.start(None if folder is None else folder.owned_file)
     secret = facts.production
     if secret and folder is not None:
-        federation.notify_owner = folder.note
+        simulation.notify_owner = folder.note
     with ExitStack() as stack:
-        stack.enter_context(federation.sites.threads())
+        stack.enter_context(simulation.sites.threads())
         stop = threading.Event()
         if folder is not None:
             stack.enter_context(files.exclusive(folder.lock_file))
@@ -67,7 +67,7 @@ def run_to_end(
                 _save(folder, state, budget)  # The start is random, and saved nowhere else.
         if folder is not None or not team.leader:
             stop = stack.enter_context(graceful_stop())
-        federation.distribute(state)
+        simulation.distribute(state)
         lines = MetricsLines(folder, secret)
         bar = stack.enter_context(progress_bar("training", plan.rounds, state.round, show))
         mine = callbacks if team.leader else ()
@@ -79,7 +79,7 @@ def run_to_end(
                 round=state.round,
                 rounds=plan.rounds,
                 metrics=copy.deepcopy(written[-1]) if written else {},
-                shared=state.shared.detach().clone() if federation.algorithm.shares else None,
+                shared=state.shared.detach().clone() if simulation.algorithm.shares else None,
                 path=None if folder is None else folder.public,
             )
 
@@ -90,8 +90,8 @@ def run_to_end(
             if not team.agree(reason is None):
                 facts = replace(facts, stopped=reason)  # The last model remains the result.
                 break
-            report = federation.advance(state)
-            measured = _validation(federation, config, budget, state)
+            report = simulation.advance(state)
+            measured = _validation(simulation, config, budget, state)
             bar.advance(_describe(measured.get("validation")))
             lines.add(report, measured)
             better = not (config.patience and _has_not_improved(lines.all(), config.patience))
@@ -105,7 +105,7 @@ def run_to_end(
             waited = time.monotonic() - saved >= config.checkpoint_seconds
             due = waited or stop.is_set() or failed is not None
             if team.agree(folder is not None and due):
-                federation.collect(state)
+                simulation.collect(state)
                 lines.all()
                 if folder is not None:
                     _save(folder, state, budget)
@@ -119,9 +119,9 @@ def run_to_end(
                     f"`pmtl resume {'RUN' if folder is None else folder.path}` continues it."
                 )
         if state.round < plan.rounds:
-            federation.finish(state)  # It ended early: from what was published.
-        federation.collect(state)
-        run = _finish(federation, facts, folder, budget, state, lines.all(), key)
+            simulation.finish(state)  # It ended early: from what was published.
+        simulation.collect(state)
+        run = _finish(simulation, facts, folder, budget, state, lines.all(), key)
         at_end = call(mine, "on_end", event, ends=True)
         if failed := failed or at_end:
             raise failed
@@ -164,7 +164,7 @@ def _save(folder: RunFolder, state: RunState, budget: Budget | None) -> None:
 
 
 def _finish(
-    federation: Simulation,
+    simulation: Simulation,
     facts: RunFacts,
     folder: RunFolder | None,
     budget: Budget | None,
@@ -172,14 +172,14 @@ def _finish(
     metrics: list[dict[str, Any]],
     key: bytes,
 ) -> Run:
-    data, delta = federation.data, federation.plan.delta
-    views = federation.views(state)
-    weights = views["personal"] if federation.team.leader else _not_in_this_process
+    data, delta = simulation.data, simulation.plan.delta
+    views = simulation.views(state)
+    weights = views["personal"] if simulation.team.leader else _not_in_this_process
     # If nothing is personal, the weights come from what was published, as in a run that is read.
-    own = weights if federation.algorithm.personal or not federation.team.leader else None
-    alone = views.get("alone") if federation.team.leader else None
-    facts = replace(facts, state="complete", not_finite=not_finite(federation, state, facts.mode))
-    if (spans := federation.algorithm.target_spans(state.shared)) is not None:
+    own = weights if simulation.algorithm.personal or not simulation.team.leader else None
+    alone = views.get("alone") if simulation.team.leader else None
+    facts = replace(facts, state="complete", not_finite=not_finite(simulation, state, facts.mode))
+    if (spans := simulation.algorithm.target_spans(state.shared)) is not None:
         known = bool(np.isfinite(spans).all())
         shows = facts.shows_model and known
         facts = replace(facts, target_spans=tuple(spans) if known else None, shows_model=shows)
@@ -196,31 +196,31 @@ def _finish(
         facts = replace(facts, **budget.spent(delta))
     run = Run(
         facts,
-        federation.model,
+        simulation.model,
         personal_weights=own,
-        shared_weights=federation.published(state),
+        shared_weights=simulation.published(state),
         privacy=statement_of(facts),
         metrics=metrics,
         data=data,
         path=None if folder is None else folder.path,
         scaling=data.scaling,
-        billboard=federation.server.billboard,
+        billboard=simulation.server.billboard,
         digest_key=key,
         alone=alone,
     )
     if folder is not None:
         _save(folder, state, budget)
-        mixed = federation.server.billboard.mixture is not None
-        given = federation.algorithm, state.store, state.shared, weights, alone
+        mixed = simulation.server.billboard.mixture is not None
+        given = simulation.algorithm, state.store, state.shared, weights, alone
         personal = personal_models(*given, mixed)
         result = None if facts.production else run.evaluate()
-        shown = federation.published(state) if federation.algorithm.exact else state.shared
-        published = {"weights": shown, **federation.server.billboard.tensors()}
+        shown = simulation.published(state) if simulation.algorithm.exact else state.shared
+        published = {"weights": shown, **simulation.server.billboard.tensors()}
         folder.save_result(facts, personal, published, data.scaling, run.privacy, result)
     return run
 
 
-def not_finite(federation: Simulation, state: RunState, mode: str) -> str | None:
+def not_finite(simulation: Simulation, state: RunState, mode: str) -> str | None:
     """A sentence if some weights are infinite or NaN; else None.
 
     In production it depends on the shared model only: a personal model is private, and predicting
@@ -228,12 +228,12 @@ def not_finite(federation: Simulation, state: RunState, mode: str) -> str | None
     """
     if not bool(state.shared.isfinite().all()):
         what = "the shared model is not finite"
-    elif mode == "production" or not federation.team.leader:
+    elif mode == "production" or not simulation.team.leader:
         return None
     else:
         seen = state.store.seen
         wrong = sum(
-            int((~federation.predictors(state, some).isfinite().all(dim=1)).sum())
+            int((~simulation.predictors(state, some).isfinite().all(dim=1)).sum())
             for some in np.array_split(seen, -(-len(seen) // _MODELS_AT_A_TIME) or 1)
         )
         if wrong == 0:
@@ -251,27 +251,27 @@ def _not_in_this_process(clients: NDArray[np.int64]) -> Tensor:
 
 
 def _validation(
-    federation: Simulation, config: TrainConfig, budget: Budget | None, state: RunState
+    simulation: Simulation, config: TrainConfig, budget: Budget | None, state: RunState
 ) -> dict[str, Any]:
     """A round's metrics on validation rows: released through the gate if there is a plan for it,
     else exact in an experiment and none in production."""
     every = config.evaluate_every
-    last = state.round == federation.plan.rounds
-    due = last or (state.round % max(1, every) == 0 and not federation.algorithm.exact)
+    last = state.round == simulation.plan.rounds
+    due = last or (state.round % max(1, every) == 0 and not simulation.algorithm.exact)
     if not every or not due:  # Clients of an exact algorithm have models after the last round only.
         return {}
-    if federation.released_metrics is not None:
+    if simulation.released_metrics is not None:
         refused = budget is not None and budget.refuses(state.round, KIND) is not None
-        if federation.team.agree(refused):
+        if simulation.team.agree(refused):
             return {}
-        deviations = federation.released_metrics.deviations
-        released = federation.measure(state)
+        deviations = simulation.released_metrics.deviations
+        released = simulation.measure(state)
         return {"validation": released, "noise": deviations} if released else {}
     if config.mode == "production":
         return {}
-    tensors, model, views = federation.sites.tensors, federation.model, federation.views(state)
+    tensors, model, views = simulation.sites.tensors, simulation.model, simulation.views(state)
     own = find_metrics(config.metric)
-    exact = evaluate(tensors, model, views, "validation", federation.team, own)
+    exact = evaluate(tensors, model, views, "validation", simulation.team, own)
     return {} if exact is None else {"validation": exact}
 
 

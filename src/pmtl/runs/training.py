@@ -191,34 +191,34 @@ def start(
     refuse_differences(team, federated, config, [plan, metrics], flat, shared)
     name = uuid.uuid4().hex
     prepared = prepare(config, federated, flat, shared, name, plan, metrics, team)
-    with prepared as (federation, budget):
+    with prepared as (simulation, budget):
         config = replace(
             config,
             model=flat.name if config.model == "auto" else config.model,
             algorithm=algorithm_spec(method),
-            device=str(federation.sites.device),
-            engine=federation.sites.engine,
-            compile=federation.sites.compile,
+            device=str(simulation.sites.device),
+            engine=simulation.sites.engine,
+            compile=simulation.sites.compile,
         )
         key = secrets.token_bytes(KEY_BYTES) if secret else b""
         ledger_id = None if budget is None else budget.ledger.identity
         known: dict[str, Any] = {"id": name, "initialisation": begin, "ledger_id": ledger_id}
         known |= {"public_files": dict(public.about), "start_digest": public.digest()}
         known |= {"model_identity": code}
-        known["noise_key"] = None if config.seed is None else federation.noise_key.text
-        what = federation.data, federation.model, federation.algorithm
-        billboard = federation.server.billboard
-        facts = facts_of(config, *what, billboard, federation.plan, metrics, key, **known)
+        known["noise_key"] = None if config.seed is None else simulation.noise_key.text
+        what = simulation.data, simulation.model, simulation.algorithm
+        billboard = simulation.server.billboard
+        facts = facts_of(config, *what, billboard, simulation.plan, metrics, key, **known)
         if warn is not None and team.leader:
             about_clients = [] if budget is None else budget.ledger.notices()
-            usual = warnings_of(federation, metrics, secret)
+            usual = warnings_of(simulation, metrics, secret)
             for sentence in [*about_start, *usual, *about_clients]:
                 warn(sentence)
         folder = None if out is None else RunFolder.create(out, config, facts, key, public)
         if folder is not None and secret:
             for sentence in federated.for_owner:
                 folder.note(sentence)
-        run = run_to_end(federation, config, facts, folder, budget, show, key, called)
+        run = run_to_end(simulation, config, facts, folder, budget, show, key, called)
     return _warn_if_not_finite(run)
 
 
@@ -283,13 +283,13 @@ def resume(
     refuse_differences(team, federated, config, [plan, metrics], flat, method, facts.id)
     check_data(federated, facts, folder.key)
     prepared = prepare(config, federated, flat, method, facts.id, plan, metrics, team)
-    with prepared as (federation, budget):
-        if federation.server.billboard.digest() != facts.board:
+    with prepared as (simulation, budget):
+        if simulation.server.billboard.digest() != facts.board:
             raise PmtlError(
                 f"The clusters or relations of clients are not those with which the run at {path} "
                 "was started."
             )
-        if config.seed is not None and federation.noise_key.text != facts.noise_key:
+        if config.seed is not None and simulation.noise_key.text != facts.noise_key:
             raise PmtlError(
                 f"The run at {path} cannot continue to the same bits: the code of its model or "
                 "algorithm or sampling scheme, or the version of pmtl, is not the one it was "
@@ -298,7 +298,7 @@ def resume(
         if budget is not None:
             budget.check_identity(facts.ledger_id)
         own = folder if team.leader else None
-        run = run_to_end(federation, config, facts, own, budget, show, folder.key, called)
+        run = run_to_end(simulation, config, facts, own, budget, show, folder.key, called)
     return _warn_if_not_finite(run)
 
 

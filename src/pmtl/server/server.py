@@ -8,7 +8,8 @@ A round is (Algorithm 1, lines 3 to 9):
         server.receive(tally, client, state.round, upload)
     server.publish(tally, state)
 
-A simulation adds all uploads at once (`Release.add`).
+A simulation adds all uploads at once (`Release.add`), and the server of a real federation what each
+site sends for all its clients (`receive_site`).
 """
 
 from __future__ import annotations

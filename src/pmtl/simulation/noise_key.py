@@ -15,7 +15,7 @@ from pmtl._version import __version__
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
 from pmtl.privacy.noise import Source, WordStream, seeded_source, system_source
-from pmtl.privacy.sampling import SCHEMES
+from pmtl.privacy.sampling import is_library_scheme
 from pmtl.server import Server
 from pmtl.simulation.identity import identity
 from pmtl.simulation.sites import Sites
@@ -33,11 +33,11 @@ class NoiseKey:
     def describe(self, server: Server, sites: Sites, hardened: bool) -> None:
         """Describe the run; to be called before training, which may change the module."""
         if self._seed is not None:
-            scheme = server.plan.scheme
-            own = () if type(scheme) in SCHEMES.values() else (scheme,)  # The plan has only a name.
+            plan = server.plan  # It has only the name of its scheme.
+            own = () if is_library_scheme(plan.sampling) else (plan.scheme,)
             self._described = identity(
                 __version__,
-                server.plan.to_dict(),
+                plan.to_dict(),
                 asdict(sites.local),
                 server.billboard.description(),
                 sites.data.fingerprint(),

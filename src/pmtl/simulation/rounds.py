@@ -18,7 +18,6 @@ from torch.func import vmap
 
 from pmtl.algorithms import ExactAlgorithm
 from pmtl.engines.base import Ints, Trained
-from pmtl.engines.loops import predict_one_by_one
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Tally
@@ -226,9 +225,6 @@ class Simulation:
     def predictors(self, state: RunState, clients: Ints) -> Tensor:
         """The weights `[K, P]` with which the clients predict."""
         own, shared = state.store.gather(clients), self._read(state.shared, clients)
-        if self.sites.engine == "debug" and len(clients):
-            names = [self.data.clients[k] for k in clients]
-            return predict_one_by_one(self.algorithm, names, own, shared)
         return self.sites.predictors(own, shared)
 
     def views(self, state: RunState) -> dict[str, Weights]:

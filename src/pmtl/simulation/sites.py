@@ -1,8 +1,8 @@
 """Many sites as one computation: the part of a round that happens inside clients.
 
-One real site is `client/site.py`. Here an engine trains many clients at once, with the same
-algorithm and the same batches. The simulation adds a server; fine-tuning (`personalize/`) does not,
-since nothing leaves a client.
+The reference of one client is `client/site.py`. Here an engine trains many clients at once, with
+the same algorithm and the same batches. The simulation adds a server, a real federation a network,
+too; fine-tuning (`personalize/`) adds nothing, since nothing leaves a client.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from pmtl.engines.process import torch_threads
 from pmtl.engines.row_tensors import IndexedBatches, RowTensors
 from pmtl.engines.slots import Shape, assign_slots, axis_is_safe, is_library_algorithm
 from pmtl.engines.sparse import SparseTrainer, client_widths
-from pmtl.models import FlatModel, floats_per_row
+from pmtl.models import FlatModel
+from pmtl.models.lowering import floats_per_row
 from pmtl.streams import name_keys, subseed
 
 #: In production, where these are private: the assumed number of batches of an epoch, and the most
@@ -102,7 +103,8 @@ class Sites:
             isolate=isolate,
             alone=self._one_by_one,
         )
-        check_algorithm(algorithm, model, mapped=self.engine != "debug")
+        mapped = self.engine == "axis" or self.sparse is not None
+        check_algorithm(algorithm, model, mapped)
         # The size of a cohort's largest piece, if it is the same in all rounds.
         width = None if largest is None else len(self.pieces(np.arange(largest))[0])
         self.trainer = build_trainer(

@@ -15,7 +15,7 @@ from weights import personal
 
 import pmtl
 from pmtl.algorithms import build_algorithm
-from pmtl.algorithms.base import Sizes
+from pmtl.algorithms.default.exact import Sizes
 from pmtl.algorithms.default.pooling import Pooling
 from pmtl.client.batches import LocalTraining
 from pmtl.errors import PmtlError

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from scipy import sparse
 
 import pmtl
-from pmtl.algorithms.base import Sizes
+from pmtl.algorithms.default.exact import Sizes
 from pmtl.algorithms.default.pooling import Pooling
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError

@@ -36,7 +36,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
-from pmtl.algorithms.base import Sizes
+from pmtl.algorithms.default.exact import Sizes
 from pmtl.algorithms.default.shared_part import Share
 from pmtl.algorithms.default.voting import VotingAlgorithm
 from pmtl.errors import PmtlError

@@ -21,7 +21,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from pmtl.algorithms.base import ExactAlgorithm, Sizes
+from pmtl.algorithms.default.exact import ExactAlgorithm, Sizes
 from pmtl.errors import PmtlError
 from pmtl.models.linear.solve import ClientRows
 from pmtl.models.linear.target import BINS, read_level, read_size

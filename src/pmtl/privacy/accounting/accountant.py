@@ -23,7 +23,7 @@ from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import composition, gaussian, poisson
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.plan import PrivacyPlan, check_epsilon, default_delta
-from pmtl.privacy.sampling import FULL, find_scheme
+from pmtl.privacy.sampling import find_scheme
 
 MOST_ROUNDS = 1_000_000
 """The most rounds that `rounds_for` returns."""
@@ -78,7 +78,7 @@ def accountant_of(plan: PrivacyPlan) -> str:
     """How the plan's ε is computed, in words."""
     if not plan.private:
         return "none: without noise or without a clip nothing is hidden"
-    return (find_scheme(FULL) if plan.rate == 1 else plan.scheme).accountant
+    return find_scheme(plan.scheme.charged_as(plan.rate)[0]).accountant
 
 
 def _comparisons(plan: PrivacyPlan) -> dict[str, Any]:

@@ -8,6 +8,9 @@ All events are about replacing the same client. Three ways to add them up:
 | some cohorts drawn with secret coins | privacy losses on one common grid, convolved | a bound |
 | some cohorts known to colluders | random number of participations (`colluders`) | a bound |
 
+Which of these a sampling scheme is, its class says (`SamplingScheme.charged_as`): every event is
+charged as one of the library's schemes.
+
 The last one holds for all events, so it also caps the second. In it, N_g ~ Binomial(T_g, p_g)
 participations in each group of equal events give μ² = Σ 4·N_g/z_g² and δ(ε) = E[δ_Gauss(ε; μ)].
 Values of μ² that are merged count as the largest of them, so δ can only be too large.
@@ -51,19 +54,14 @@ _MOST_POINTS_FULL = 200_000
 class Group(NamedTuple):
     """Releases that cost the same."""
 
-    sampling: str
+    sampling: str  #: a scheme of the library, as which they are charged (`charged_as`)
     z: float
-    rate: float
+    rate: float  #: the probability that a client takes part in one of them
     rounds: int
 
     @property
     def scheme(self) -> SamplingScheme:
         return find_scheme(self.sampling)
-
-    @property
-    def chance(self) -> float:
-        """The probability that a client takes part in one of them."""
-        return self.scheme.checked_chance(self.rate)
 
     @property
     def squared_mu(self) -> float:
@@ -86,7 +84,7 @@ def epsilon(events: Mapping[GaussianEvent, int], delta: float, sensitivity: int 
 def _epsilon(groups: tuple[Group, ...], delta: float, sensitivity: int) -> float:
     if any(not group.z > 0 for group in groups):
         return math.inf
-    drawn = [group for group in groups if group.chance < 1]
+    drawn = [group for group in groups if group.rate < 1]
     if len(groups) == len(drawn) == 1:
         sampling, z, rate, rounds = groups[0]
         return find_scheme(sampling).epsilon(z, rate, rounds, delta, sensitivity)
@@ -99,6 +97,7 @@ def _epsilon(groups: tuple[Group, ...], delta: float, sensitivity: int) -> float
         mus = moves * np.sqrt(values) * gaussian.SAFE
         mixture = colluders.Mixture(mus, np.log(weights), float(np.log(missed)))
     cap = mixture.epsilon(delta, always_in)
+    # The only scheme of `charged_as` with secret coins is Poisson's, which may be amplified.
     if cap == 0 or not all(type(group.scheme).coins_are_secret for group in drawn):
         return cap
     return _losses_epsilon(groups, delta, cap, sensitivity)
@@ -124,7 +123,7 @@ def largest_mu(events: Mapping[GaussianEvent, int]) -> float:
 def grouped(events: Mapping[GaussianEvent, int]) -> list[Group]:
     """Equal events together, ordered: the last digit must not depend on the order of charges."""
     groups = [Group(*cost, count) for cost, count in counted(events).items()]
-    return sorted(groups, key=lambda g: (g.chance < 1, not g.scheme.coins_are_secret, g))
+    return sorted(groups, key=lambda g: (g.rate < 1, not g.scheme.coins_are_secret, g))
 
 
 def counted(events: Mapping[GaussianEvent, int]) -> Counter[tuple[str, float, float]]:
@@ -151,11 +150,11 @@ def _always_in(groups: Sequence[Group]) -> float:
 
 def _mixture(groups: Sequence[Group], tail: float) -> tuple[Floats, Floats, float]:
     """The values of μ², their probabilities, and that (at most `tail`) of those left out."""
-    certain = [group for group in groups if group.chance == 1]
-    drawn = [group for group in groups if group.chance < 1]
+    certain = [group for group in groups if group.rate == 1]
+    drawn = [group for group in groups if group.rate < 1]
     values, weights, missed = np.array([_always_in(certain)]), np.array([1.0]), 0.0
     for group in drawn:
-        given = (group.chance, group.rounds, tail / len(drawn))
+        given = (group.rate, group.rounds, tail / len(drawn))
         times, log_weights, log_missed = colluders.participations(*given)
         tail_mass = math.exp(log_missed)
         more, chances = _merged(times * group.squared_mu, np.exp(log_weights), _MOST_OF_A_GROUP)
@@ -187,8 +186,8 @@ def _merged(values: Floats, weights: Floats, most: int) -> tuple[Floats, Floats]
 
 def _losses_epsilon(groups: Sequence[Group], delta: float, cap: float, sensitivity: int) -> float:
     """ε from the distribution of the total privacy loss, or `cap` if no grid can hold it."""
-    parts = [(group.z, group.rate, group.rounds) for group in groups if group.chance < 1]
-    if (squared_mu := _always_in([group for group in groups if group.chance == 1])) > 0:
+    parts = [(group.z, group.rate, group.rounds) for group in groups if group.rate < 1]
+    if (squared_mu := _always_in([group for group in groups if group.rate == 1])) > 0:
         # Together they are one Gaussian.
         parts.append((2 / math.sqrt(squared_mu), 1.0, 1))
     # Less noise reveals more, so it is safe to reduce noise that a grid cannot hold.

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import ADJACENCY, PrivacyPlan, fields_of
-from pmtl.privacy.sampling import FIXED, FULL, SCHEMES
+from pmtl.privacy.sampling import is_library_scheme
 
 MECHANISM = "gaussian"
 TRAINING = "training"
@@ -44,14 +44,12 @@ class GaussianEvent:
 
     def __post_init__(self) -> None:
         plan = self._plan()
-        own = self.sampling not in SCHEMES
-        if own and self.chance is None:
-            object.__setattr__(self, "chance", plan.scheme.checked_chance(plan.rate))
-        chance = plan.rate if self.chance is None else self.chance
-        if (
-            own == (self.chance is None)
-            or not isinstance(chance, float)
-            or not (plan.rate <= chance <= 1)
+        if self.chance is None:
+            object.__setattr__(self, "chance", plan.own_chance)
+        elif (
+            is_library_scheme(self.sampling)
+            or not isinstance(self.chance, float)
+            or not plan.rate <= self.chance <= 1
         ):
             raise PmtlError(
                 f"A privacy event with the sampling scheme {self.sampling!r} cannot have a chance "
@@ -69,17 +67,14 @@ class GaussianEvent:
     @classmethod
     def of(cls, plan: PrivacyPlan, kind: str = TRAINING) -> GaussianEvent:
         """One round of a plan."""
-        chance = None if plan.sampling in SCHEMES else plan.scheme.checked_chance(plan.rate)
         sizes = (plan.sampling, plan.clients, plan.cohort, plan.clip_norm, plan.noise_std)
-        return cls(*sizes, kind, chance)
+        return cls(*sizes, kind, plan.own_chance)
 
     @property
     def cost(self) -> tuple[str, float]:
-        """The scheme of the library, and its rate, that cost the same. A cohort of all clients is
-        full participation; a scheme of the user's own costs what "fixed" costs with its chance."""
-        if self.cohort == self.clients or self.chance == 1:
-            return FULL, 1.0
-        return (self.sampling, self.rate) if self.chance is None else (FIXED, self.chance)
+        """The scheme of the library, and its rate, as which it is charged."""
+        plan = self._plan()
+        return plan.scheme.charged_as(plan.rate)
 
     @property
     def rate(self) -> float:
@@ -116,8 +111,8 @@ class GaussianEvent:
 
     def _plan(self) -> PrivacyPlan:
         """A plan of one round (any δ), which makes all the checks."""
-        sizes = (self.clients, self.cohort, self.sampling if self.chance is None else FIXED)
-        return PrivacyPlan(*sizes, self.clip_norm, self.noise_std, rounds=1, delta=0.5)
+        sizes = (self.clients, self.cohort, self.sampling, self.clip_norm, self.noise_std)
+        return PrivacyPlan(*sizes, rounds=1, delta=0.5, chance=self.chance)
 
 
 #: Releases, and how often each was made.
