@@ -71,7 +71,7 @@ def test_the_name_of_a_run_is_no_path(start, run):
     before = sorted(service.settings.folder.parent.rglob("*"))
     kind, said = _told(service, message, agreement={"run": run})
     assert kind == "refused"
-    assert "is no name for a run" in said
+    assert "is not a valid run name" in said
     assert sorted(service.settings.folder.parent.rglob("*")) == before
 
 

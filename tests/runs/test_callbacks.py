@@ -167,7 +167,7 @@ def test_an_error_of_a_run_in_memory_says_so(small):
         ("no_such_module:Plot", "cannot be imported"),
         ("plot", "There is no callback 'plot'"),
         ("json:loads", "is not a pmtl.Callback"),
-        ("json:loads:colour=red", "is no class, so it takes no options"),
+        ("json:loads:colour=red", "is not a class, so it takes no options"),
         (Failing, "cannot be made"),
     ],
 )

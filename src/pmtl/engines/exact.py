@@ -25,8 +25,8 @@ from pmtl.models.linear.solve import ClientRows
 
 #: Floats in memory at a time, and the most slots of an array in production.
 _FLOATS, _MOST_SLOTS = 16 * 2**20, 64
-#: On a GPU: one float for so many bytes of its memory, if that is more. A GPU computes few large
-#: arrays faster than many small ones.
+#: On a GPU: one float per this many bytes of its free memory, if that is more than `_FLOATS`. A GPU
+#: computes a few large arrays faster than many small ones.
 _GPU_BYTES = 64
 
 
@@ -133,7 +133,7 @@ class ExactEngine:
             yield who, filled, shape[0]
 
     def _slots(self, shape: Shape) -> int:
-        """How many clients with so many rows are computed together in production."""
+        """How many clients are computed together in production, with `shape[0]` rows each."""
         width = _FLOATS // self._reader.floats(shape[0], self._tensors.data.outputs)
         return 1 << (max(1, min(_MOST_SLOTS, width)).bit_length() - 1)
 

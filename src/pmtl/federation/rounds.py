@@ -174,7 +174,7 @@ class Rounds:
             try:
                 answer = Message.from_bytes(given)
             except PmtlError:
-                answer = Message(REFUSED, {"sentence": "It sent something that is no message."})
+                answer = Message(REFUSED, {"sentence": "It sent something that is not a message."})
             header, there = answer.header, answer.arrays if entry is None else answer.header
             fresh = header.get("round") == round and header.get("attempt") == attempt
             if site in messages and answer.kind == kind and fresh and (entry or kind) in there:

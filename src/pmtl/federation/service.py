@@ -136,8 +136,8 @@ class SiteService:
         took_part = self.folder.knows(agreement.run)
         if state.exists and state.agreed() != json.loads(to_json(agreed)):
             if took_part:
-                raise PublicError("This site knows a run of this name that was agreed otherwise.")
-            # A start that came to nothing: nothing has left this site.
+                raise PublicError("This site knows a run of this name with another agreement.")
+            # The earlier start failed before anything left this site.
             RunResult.remove_unfinished(self.folder.result(agreement.run))
             state.remove()
             self._open = None

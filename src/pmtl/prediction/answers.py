@@ -240,7 +240,7 @@ def _with_scaling(
         warnings.warn(
             PmtlWarning(
                 f"{few} of {len(counts)} new clients have fewer than {FEW_ROWS} rows. They scale "
-                "their features by these rows, which is not reliable with so few: train with "
+                "their features by these rows, which are too few for that: train with "
                 "public bounds (--bounds) if that matters."
             ),
             stacklevel=2,

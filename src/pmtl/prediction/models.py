@@ -186,8 +186,8 @@ class Models:
 
 
 def rows_for_scaling(rows: int) -> NDArray[np.int64]:
-    """The rows of so many, in order, by which a new client scales: all, or `MOST_ROWS` of them that
-    depend only on their number."""
+    """Indices of the rows that scale a new client: all, or `MOST_ROWS` chosen by the row count
+    alone."""
     if rows <= MOST_ROWS:
         return np.arange(rows)
     return np.sort(np.random.default_rng(rows).choice(rows, MOST_ROWS, replace=False))

@@ -83,7 +83,7 @@ def build_callback(given: Any) -> Callback:
         found = find("callback", LIBRARY.get(name) or name, LIBRARY)
     try:
         if options and not isinstance(found, type):
-            raise PmtlError(f"The callback {given!r} is no class, so it takes no options.")
+            raise PmtlError(f"The callback {given!r} is not a class, so it takes no options.")
         if isinstance(given, str) and isinstance(found, type):
             made = construct(found, options, f"callback {name}")
         else:

@@ -166,7 +166,7 @@ class TrainConfig:
         except UnicodeEncodeError as error:
             raise PmtlError(
                 f"The settings hold {error.object[error.start : error.end]!r}, which is not valid "
-                "Unicode and could not be written to a file: rename what is called so."
+                "Unicode and could not be written to a file: rename it."
             ) from error
         for what, value, known in (("engine", self.engine, ENGINES), ("mode", self.mode, MODES)):
             if value not in known:

@@ -88,7 +88,7 @@ class PMTLEstimator(BaseEstimator):  # type: ignore[misc]
             privacy: further fields of `PrivacyRequest` (`{"rounds": 20, "cohort": 50}`).
             local: a client's work in a round, fields of `LocalTraining` (`{"lr": 0.1}`).
             group_column: the column of `X` that names the client, by name or position, instead of
-                `groups`. It is no feature.
+                `groups`. It is not a feature.
             ledger: the clients' ledger; every fit is charged to it.
             mode: "experiment" (seeded) or "production" (the operating system's randomness).
             folder: where every fit keeps its run, each in a new folder; by default in memory.

@@ -25,7 +25,7 @@ class Bar:
             self._display.update(self._task, advance=1, **more)
 
     def expect(self, total: int) -> None:
-        """There are so many units, which was not known before."""
+        """Set the total once it is known."""
         if self._display is not None:
             self._display.update(self._task, total=total)
 

@@ -35,7 +35,7 @@ class Column:
     """What is publicly known about one column of a table."""
 
     name: str
-    kind: str | None = "number"  #: None for a column that is no feature or target
+    kind: str | None = "number"  #: None for a column that is neither a feature nor a target
     role: str = "feature"
     low: float | None = None  #: the least possible number or date (in days since 2000-01-01)
     high: float | None = None  #: the largest possible one; both are public, or None

@@ -123,7 +123,8 @@ class Schema:
         columns = {column.name: column for column in self.columns}
         known = {name: column.kind or column.role for name, column in columns.items()}
         problems = [
-            f"there are bounds for {name!r}, which is no column of it.{did_you_mean(name, known)}"
+            f"there are bounds for {name!r}, which is not one of its columns."
+            + did_you_mean(name, known)
             for name in given
             if name not in known
         ]

@@ -142,7 +142,7 @@ def _release(site: str) -> None:
 
 
 class _Pending:
-    """Which of the sites that are awaited have lost what they were asked."""
+    """Finds awaited sites that have lost the request."""
 
     def __init__(self, alive: Mapping[str, bytes]) -> None:
         self.lost: frozenset[str] = frozenset()

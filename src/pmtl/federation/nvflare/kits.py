@@ -147,8 +147,8 @@ def parse_server(server: str) -> tuple[str, int]:
     host, _, port = server.partition(":")
     if not _HOST.fullmatch(host) or "/" in port:
         raise PmtlError(
-            f"--server {server!r} is no host name: give the name by which all sites reach the "
-            "server, at most 63 letters, digits, dots and hyphens, as in fl.example.org or "
+            f"--server {server!r} is not a host name: give the name by which all sites reach "
+            "the server, at most 63 letters, digits, dots and hyphens, as in fl.example.org or "
             "10.0.0.5:8002. IPv6 addresses are not supported."
         )
     if port and not (port.isdecimal() and 0 < int(port) < 2**16):
@@ -163,8 +163,8 @@ def check_names(sites: Sequence[str]) -> None:
     for name in sites:
         if not _SITE.fullmatch(name):
             raise PmtlError(
-                f"--site {name!r} is no name for a site: use 1 to 40 letters, digits, hyphens and "
-                "underscores, and begin with a letter or a digit."
+                f"--site {name!r} is not a valid site name: use 1 to 40 letters, digits, hyphens "
+                "and underscores, and begin with a letter or a digit."
             )
         if name.lower() in _RESERVED:
             raise PmtlError(f"--site {name} is a reserved name: give the site another one.")

@@ -28,7 +28,7 @@ from pmtl.storage import exclusive
 
 _GRACE = 15.0  # Seconds that a process has to end by itself.
 _CONFIG_ERROR = 2  # The status of a process that said in a sentence why it cannot start.
-_CRASHES, _WITHIN = 5, 300.0  # It is given up after so many crashes within so many seconds.
+_CRASHES, _WITHIN = 5, 300.0  # Give up after 5 crashes within 300 seconds.
 
 
 def supervise(kit: Path, say: Callable[[str], None]) -> None:
@@ -185,7 +185,7 @@ def _name(kit: Path) -> str:
 
 
 def _exit(task: Callable[[], None], seconds: float) -> None:
-    """End this process, after a task that may take so many seconds."""
+    """Run a task for at most `seconds`, then end this process."""
     thread = threading.Thread(target=task, daemon=True)
     thread.start()
     thread.join(seconds)
@@ -206,8 +206,8 @@ def _stop_jobs() -> None:
 
 
 def _loaded(module: str, name: str) -> list[Any]:
-    """A list of a module of this folder. It is not imported here: a process that is told to end
-    while it starts imports the same modules in another thread, and neither would go on."""
+    """A list of a module of this folder, empty if the module is not loaded. Importing here could
+    deadlock: at start-up another thread imports the same modules."""
     found = sys.modules.get(f"{__package__}.{module}")
     return list(getattr(found, name, ()))
 

@@ -26,8 +26,8 @@ from pmtl.models.losses import Task
 #: The most steps, and the largest move of a weight at which the iteration ends: for a solution, and
 #: for losses that only compare penalties.
 EXACT, ROUGH = (500, 1e-5), (120, 1e-2)
-#: Every FOLDS-th row is held out together; all folds are tried for clients with at most so many
-#: rows, and one for larger ones.
+#: FOLDS-fold cross-validation: fold i holds out rows i, i + FOLDS, …. Clients with more than
+#: FEW_ROWS rows use one fold.
 FOLDS, FEW_ROWS = 5, 1000
 
 

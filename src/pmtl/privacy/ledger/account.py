@@ -157,7 +157,7 @@ class Account:
         return [charge.round for charge in self.charges(run) if charge.kind == kind]
 
     def charges(self, run: str) -> list[Charge]:
-        """A run's charges, in order; one made afterwards has the hash of that which it replaces."""
+        """A run's charges, in order; one added later has the hash of the charge it replaces."""
         return list(self._charges.get(run, ()))
 
     def last_mark(self, run: str) -> tuple[int, str] | None:
