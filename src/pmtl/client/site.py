@@ -29,7 +29,11 @@ from pmtl.streams import name_keys, subseed
 
 
 class Site:
-    """The site of one client."""
+    """The site of one client.
+
+    In the methods:
+        - message: what the server sent for a round.
+    """
 
     def __init__(
         self,
@@ -128,7 +132,11 @@ class Site:
             )
 
     def weights(self, shared: Tensor) -> Tensor:
-        """[P] the weights with which this client predicts; `shared` is what it reads."""
+        """[P] the weights with which this client predicts.
+
+        Args:
+            shared: `[P]`, what this client reads of the billboard.
+        """
         return self.algorithm.predict(self.own, shared)
 
     def _steps(self, round: int) -> Iterator[StepRows]:

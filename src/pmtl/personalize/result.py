@@ -67,7 +67,7 @@ class FinetunedFacts:
 
 
 class Finetuned(Run):
-    """A run after fine-tuning; `run` is the run before."""
+    """A run after fine-tuning; the attribute `run` is the run before."""
 
     def __init__(
         self,
@@ -77,8 +77,15 @@ class Finetuned(Run):
         about: FinetunedFacts,
         path: Path | None = None,
     ) -> None:
-        """`model` is on the device of the fine-tuned `weights`; `about` is what was done, as in
-        `finetuned.json`; `path` is the folder of the result, if it has one."""
+        """Made by `finetune` and `load_finetuned`.
+
+        Args:
+            run: the run before.
+            model: the model, on the device of the fine-tuned weights.
+            weights: gives the fine-tuned weights of clients.
+            about: what was done, as in `finetuned.json`.
+            path: the folder of the result, if it has one.
+        """
         facts = replace(run.facts, personal=True)
         device = next(model.module.parameters()).device
         self.run = run

@@ -42,8 +42,11 @@ class RunState(ServerState):
 
 
 class Simulation:
-    """One server and many sites, round by round; `simulate` makes one. In all methods `state` is
-    the state of the run, and `clients` are numbers of clients.
+    """One server and many sites, round by round; `simulate` makes one.
+
+    In the methods:
+        - state: the state of the run.
+        - clients: numbers of clients.
 
     Args:
         server: the server.
@@ -224,7 +227,7 @@ class Simulation:
         self.team.distribute(state.store)
 
     def predictors(self, state: RunState, clients: Ints) -> Tensor:
-        """The weights `[K, P]` with which the clients predict."""
+        """The weights `[K, P]` with which the `clients` predict."""
         own, shared = state.store.gather(clients), self._read(state.shared, clients)
         if self.sites.engine == "debug" and len(clients):
             names = [self.data.clients[k] for k in clients]

@@ -65,7 +65,11 @@ class Bounds:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Bounds:
-        """The inverse of `to_dict`."""
+        """The inverse of `to_dict`.
+
+        Args:
+            values: what `to_dict` returned.
+        """
         features = (None if pair is None else (pair[0], pair[1]) for pair in values["features"])
         target = values["target"]
         return cls(tuple(features), None if target is None else (target[0], target[1]))

@@ -50,8 +50,14 @@ class Shard:
 def read_leaf(
     path: Path, images: str | None = None, size: int = 84, progress: bool = False
 ) -> Columns:
-    """The rows of a LEAF file, folder or zip. Images are resized to `size` × `size`; `images` is
-    their folder, by default LEAF's own."""
+    """The rows of a LEAF file, folder or zip.
+
+    Args:
+        path: the file, the folder or the zip.
+        images: the folder of the images; by default LEAF's own.
+        size: images are resized to this many pixels in width and height.
+        progress: show a progress bar.
+    """
     if images is not None and not Path(images).is_dir():
         raise PmtlError(f"There is no folder {images}, which images= names.")
     if not 1 <= size <= MAX_IMAGE_WIDTH:

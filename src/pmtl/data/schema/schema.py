@@ -85,7 +85,11 @@ class Schema:
         return tuple(column for column in self.columns if column.role == "target")
 
     def named(self, role: str) -> str | None:
-        """The column that has the role `role` (client or split), if there is one."""
+        """The name of the column with a role, if there is one.
+
+        Args:
+            role: "client" or "split".
+        """
         return next((column.name for column in self.columns if column.role == role), None)
 
     @property
