@@ -94,7 +94,7 @@ def test_checkpoints_at_the_start_and_with_the_result_are_not_announced(mode, sm
     train(small, callbacks=[diary], checkpoint_seconds=1e9, **options)
     assert diary.rounds("checkpoint") == []
     stated = " ".join(pmtl.Callback.on_checkpoint.__doc__.split())
-    assert "Two checkpoints are not announced" in stated
+    assert "Not called for two checkpoints" in stated
 
 
 def test_production_tells_only_what_is_public(small, tmp_path, monkeypatch):

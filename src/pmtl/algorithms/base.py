@@ -76,10 +76,10 @@ class Algorithm(ABC):
 
     @classmethod
     def overrides(cls, *methods: str) -> bool:
-        """Whether the class has its own version of any of some methods.
+        """Whether the class has its own version of a method.
 
         Args:
-            *methods: their names.
+            *methods: names of methods, of which one is enough.
         """
         return any(getattr(cls, method) is not getattr(Algorithm, method) for method in methods)
 

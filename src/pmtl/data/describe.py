@@ -110,8 +110,8 @@ def _warnings(data: FederatedData, counts: NDArray[Any], steps: bool) -> list[st
         if 2 * seen > len(data.y) > MANY_ROWS:
             warnings.append(
                 f"There are {seen:,} classes in {len(data.y):,} rows: a model cannot learn classes "
-                "that hardly two rows have. Name another column with --target, if this one names "
-                "the rows."
+                "with fewer than two rows on average. If this column names the rows, name another "
+                "one with --target."
             )
         if seen < data.outputs:
             warnings.append(

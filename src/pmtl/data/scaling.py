@@ -175,8 +175,8 @@ def fill_by_client(
 def scaling_of_new_client(
     x: NDArray[np.float32], like: Scaling, bounds: Bounds | None = None
 ) -> Scaling:
-    """How a client that was not in training fills and scales its rows: by these rows alone, with
-    NaN for empty cells, and `like` the clients that were."""
+    """The scaling of a client that was not in training: from its rows `x` alone (NaN is an empty
+    cell), by the same rules as `like`, the scaling of the clients in training."""
     rows, owner = Rows(np.arange(len(x)), np.array([0, len(x)])), np.zeros(len(x), dtype=np.int64)
     fills = None
     if like.fills is not None:

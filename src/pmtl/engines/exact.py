@@ -138,7 +138,7 @@ class ExactEngine:
         return 1 << (max(1, min(_MOST_SLOTS, width)).bit_length() - 1)
 
     def _pieces(self, counts: Ints) -> Iterator[Ints]:
-        """Positions of clients with about as many rows, as many as fit in memory."""
+        """Positions of clients with similar numbers of rows, as many as fit in memory."""
         if self._one_by_one:
             yield from np.arange(len(counts)).reshape(-1, 1)
             return

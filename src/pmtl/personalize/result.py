@@ -30,7 +30,7 @@ from pmtl.spec import from_values, take_format
 
 FOLDER = "finetuned"
 FACTS_FILE = "finetuned.json"
-#: The format of `finetuned.json`. Files of format 1 have no number and lack what does not apply.
+#: The format of `finetuned.json`. Files of format 1 have no number, and lack unused entries.
 FORMAT = 2
 
 
@@ -191,8 +191,8 @@ def load_finetuned(
 
     Args:
         path: The folder that `finetune` wrote.
-        data: The federation, if it was not read from a file.
-        model: The model, if it has no name.
+        data: The federation, if the run got it from a Python program.
+        model: The factory of modules, if the run got it from a Python program.
     """
     path = Path(path)
     if not (path / FACTS_FILE).exists():

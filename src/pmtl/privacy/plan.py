@@ -46,7 +46,7 @@ LEAST_DELTA = 1e-300
 
 
 def default_delta(clients: int) -> float:
-    """1/(10m). The paper's δ = 1/m would allow to publish the data of one random client."""
+    """1/(10m). The paper's δ = 1/m would allow publishing the data of one random client."""
     return 1 / (10 * _count(clients, "clients"))
 
 
@@ -205,7 +205,7 @@ class PrivacyPlan:
         return cls(**fields_of(cls, values, "privacy plan"))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy is read like a file: it keeps its cost, whatever becomes of the scheme's code."""
+        """A copy is read like a file: it keeps its cost, even if the scheme's code changes."""
         return PrivacyPlan.from_dict, (self.to_dict(),)
 
 

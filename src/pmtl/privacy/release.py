@@ -232,7 +232,7 @@ class Release:
         if self.billboard.size != 1 or tally.seen or total.shape != tally.sum[0].shape:
             raise PmtlError("This sum does not fit the round.")
         if bool((total.double().abs() > most).any()):
-            raise PmtlError("The sum of the sites is not possible: a site sent nonsense.")
+            raise PmtlError("The sum of the sites is too large: a site sent wrong numbers.")
         tally.seen.update(range(self.plan.clients))
         tally.sum[0] += total
 

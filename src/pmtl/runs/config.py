@@ -286,7 +286,7 @@ def _refuse_misplaced(values: Mapping[str, Any], kind: type[TrainConfig]) -> Non
                 )
             elif name in _FEDERATION_SETTINGS and name not in known:
                 problems.append(
-                    f"{name} is a setting of pmtl federation run: here no server has to be trusted."
+                    f"{name} is only for pmtl federation run: this run has no server. Leave it out."
                 )
             elif table != place and name not in parts:
                 where = f"under [{table}]: put it below that line"

@@ -226,7 +226,7 @@ class PMTLEstimator(BaseEstimator):  # type: ignore[misc]
         facts = self.run_.facts
         if facts.shares and not facts.shows_model:
             raise PmtlError(
-                "The clients of this fit have units of the target of their own, and there is no "
+                "Each client of this fit has its own unit of the target, so there is no "
                 "shared model for other clients: pass groups=… with clients that fit saw, or fit "
                 'with public bounds of the target (bounds={"target": (low, high)}).'
             )

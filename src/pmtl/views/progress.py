@@ -63,7 +63,7 @@ class _NotebookDisplay:
         self._handle.update(self._library.HTML(self.text()))
 
     def text(self) -> str:
-        """The bar; one without a total only moves."""
+        """The bar as HTML; without a total it only moves."""
         what, note = escape(self._what), escape(self._note)
         far = "" if self._total is None else f' value="{self._done}" max="{self._total}"'
         count = f"{self._done}" if self._total is None else f"{self._done}/{self._total}"

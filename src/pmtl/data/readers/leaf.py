@@ -59,7 +59,7 @@ def read_leaf(
         progress: show a progress bar.
     """
     if images is not None and not Path(images).is_dir():
-        raise PmtlError(f"There is no folder {images}, which images= names.")
+        raise PmtlError(f"images= names the folder {images}, which does not exist.")
     if not 1 <= size <= MAX_IMAGE_WIDTH:
         raise PmtlError(f"size={size} was given: images are 1 to {MAX_IMAGE_WIDTH} pixels wide.")
     usual = next((path / folder for folder in IMAGES if (path / folder).is_dir()), None)
@@ -195,8 +195,8 @@ class _Rows:
         if self._images is not None:
             if not all(isinstance(name, str) for name in x):
                 raise PmtlError(
-                    f"x of {where} is not a list of file names of images in {self._images}, unlike "
-                    "the x of other users or in contradiction to images=."
+                    f"x of {where} is not a list of names of image files in {self._images}, but "
+                    "images= or the x of other users says that it is."
                 )
             return _read_images(self._images, x, self._size)
         try:

@@ -33,7 +33,7 @@ _PROJECT = "pmtl"  # The name in the root certificate, and of NVFLARE's folder.
 _ABOUT = "federation.json"  # In the folder ca: the server's address, and all names of sites.
 _ROOT_DAYS = 3650  # The root certificate; those of participants are valid for 360 days.
 _SOON = datetime.timedelta(days=30)  # Before a certificate's end.
-_EARLIER = datetime.timedelta(days=1)  # So that a clock that is behind does no harm.
+_EARLIER = datetime.timedelta(days=1)  # Certificates begin earlier, for clocks that are behind.
 
 
 def provision(server: str, sites: Sequence[str], out: str | Path) -> dict[str, str]:
@@ -52,7 +52,7 @@ def provision(server: str, sites: Sequence[str], out: str | Path) -> dict[str, s
 def add_sites(kits: str | Path, sites: Sequence[str]) -> dict[str, str]:
     """Make the kits of further sites, and return where they are. Of the folder that `provision`
     made only its folder `ca` is needed. A name that was ever used is refused, because its
-    certificate may still be somewhere."""
+    certificate may still be valid."""
     require_nvflare()
     kits = Path(kits)
     host, port, known = _described(kits / "ca")
@@ -211,8 +211,8 @@ def _make(
 
 
 def _certificates() -> Any:
-    """What makes certificates: NVFLARE's, but valid from yesterday on, and a site's certificate
-    says that it is a site's, so that neither the server nor the administrator can pass for one."""
+    """NVFLARE's maker of certificates, with two changes: certificates are valid from yesterday on,
+    and a site's certificate has its role, so that no server or administrator passes for a site."""
     from nvflare.lighter.impl.cert import CertBuilder
 
     from pmtl.secure_aggregation.identity import SITE_ROLE

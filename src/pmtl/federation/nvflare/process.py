@@ -27,7 +27,7 @@ from pmtl.federation.nvflare.policy import SITE_FILE, role_of, server_address, w
 from pmtl.storage import exclusive
 
 _GRACE = 15.0  # Seconds that a process has to end by itself.
-_CONFIG_ERROR = 2  # The status of a process that said in a sentence why it cannot start.
+_CONFIG_ERROR = 2  # The status of a process that cannot start and has said why.
 _CRASHES, _WITHIN = 5, 300.0  # Give up after 5 crashes within 300 seconds.
 
 
@@ -121,8 +121,8 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def run(kit: Path, parent: int | None) -> int:
-    """NVFLARE's process of a server's or a site's kit, in this process, which ends without its
-    `parent`, the process that started it."""
+    """Run NVFLARE for a server's or a site's kit in this process. It ends when `parent`, the
+    process that started it, ends."""
     server = role_of(kit) == "server"
     end = partial(_exit, _stop_jobs, _GRACE - 3.0) if server else partial(_exit, _leave, 3.0)
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=end).start())
@@ -161,8 +161,8 @@ def _server_main() -> Any:
 
 
 def _site_main(kit: Path) -> Any:
-    """NVFLARE's client, which takes no commands: they would deploy apps, start them and use a
-    shell, and whether they are authorised is what the server says."""
+    """NVFLARE's client without its commands, which deploy apps, start them and use a shell: the
+    server alone would decide whether a command is authorised."""
     from nvflare.private.fed.app.client import client_train
 
     from pmtl.federation.nvflare.site import HANDLERS, retry_until_admitted
