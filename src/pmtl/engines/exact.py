@@ -56,7 +56,7 @@ class ExactEngine:
         self._kept_round = -1
 
     def uploads(self, clients: Ints, shared: Tensor, round: int) -> Tensor:
-        """The uploads [K, U] of a round, not yet clipped; `shared` [K, B] is what they read."""
+        """The uploads [K, U] of a round, not yet clipped; the clients read `shared` [K, B]."""
         compute, first = self._algorithm.compute_uploads, round
         while self._algorithm.repeats(first):
             first -= 1

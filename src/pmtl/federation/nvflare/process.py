@@ -45,7 +45,7 @@ def supervise(kit: Path, say: Callable[[str], None]) -> None:
 
 
 def _check_port(kit: Path) -> None:
-    """Refuse a port that is taken: NVFLARE would try again for ever."""
+    """Refuse a port that is in use: NVFLARE would retry forever."""
     host, port = server_address(kit)
     local = host == "localhost" or host.startswith("127.")
     with socket.socket() as listener:

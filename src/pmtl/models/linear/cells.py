@@ -149,7 +149,7 @@ def variances(rows: ClientRows) -> Tensor:
 def units_of_words(rows: ClientRows) -> Tensor:
     """[K, d] for sparse rows, as of words: a small part of the mean square of the features that are
     not 0. Columns that are always 0 do not count. 1 for the intercept, for dense rows, and for a
-    client at least half of whose entries are not 0."""
+    client with at most half of its entries 0."""
     if not rows.words:
         return torch.ones_like(rows.x[:, 0])
     features = rows.x[:, :, 1:]

@@ -91,7 +91,7 @@ class LastLayer:
             outputs: number of model outputs.
             inputs: [K, n, …] rows as the model reads them.
             targets: [K, n] or [K, n, outputs].
-            real: [K, n] false for padding, which becomes zeros whatever it holds.
+            real: [K, n] false for padding, which becomes zeros.
             words: whether the federation's rows are sparse.
         """
         features = self.features(inputs.flatten(0, 1)).view(*real.shape, -1) * self.factor

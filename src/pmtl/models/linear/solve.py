@@ -120,9 +120,8 @@ def held_out_losses(
     """The weights of `solve` (roughly), every client's mean loss on rows that were left out [K, G],
     and how many rows these are [K].
 
-    For numbers each row is left out in turn, in closed form. For classes every fifth row is left
-    out together, in turn, or once where a client has many rows. A client with one row has the loss
-    of the centre.
+    For numbers every row is left out alone, in closed form. For classes the rows of a fold are left
+    out together. A client with one row has the loss of the centre.
     """
     columns = Columns.used(rows.x)
     if columns is not None:
