@@ -62,7 +62,7 @@ SCENARIOS = (
     Scenario("opposite targets, 50 times the rows", 1e3, -1e3, rows=50),
     Scenario("a gradient that overflows", 3e38, -1e3),
     Scenario("newcomers after k", 1e3, -1e3, newcomers=True),
-    Scenario("nobody but k", 1e3, -1e3, alone=True),
+    Scenario("only k takes part in round 0", 1e3, -1e3, alone=True),
 )
 
 
