@@ -280,7 +280,7 @@ def where_we_lose(results: Results) -> str:
     )
     told += [images(one) for one in results if one["name"] == "femnist_hog"]
     return "\n\n".join(
-        [*told, "What we want (images and words are no tables):", "\n".join(goals(results))]
+        [*told, "What we want (images and words are not tables):", "\n".join(goals(results))]
     )
 
 

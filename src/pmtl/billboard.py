@@ -4,8 +4,8 @@ Usually a client belongs to one *block*: it reads and writes one vector. With a 
 (`algorithms/related.py`) it writes to several vectors with weights, and reads a mixture of them.
 
 A client writes its clipped upload, of norm at most γ, times its row of weights. The norm of that
-row is at most 1, which is checked here, so all writes of a client together have norm at most γ:
-on any billboard, replacing a client costs what it costs on a single vector.
+row is at most 1, which is checked here, so all writes of a client together have norm at most γ.
+Replacing a client therefore costs the same on any billboard as on a single vector.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _PARTS = ("writes", "reads", "members")
 
 class Billboard:
     def __init__(self, blocks: NDArray[np.int64], mixture: Mixture | None = None) -> None:
-        """`blocks` [m] are the clients' blocks; with a `mixture`, which has the weights if clients
-        read and write several vectors, each is one of the vectors that a client uses."""
+        """`blocks` [m] are the clients' blocks. With a `mixture`, clients read and write several
+        vectors with its weights; a client's block is then one of its vectors."""
         self.blocks = blocks
         self.mixture = mixture
         self.members = np.bincount(blocks) if mixture is None else mixture.members

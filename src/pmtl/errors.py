@@ -59,7 +59,7 @@ def did_you_mean(name: str, known: Iterable[str], most: int = 1) -> str:
 
 
 def listed(names: Sequence[str], most: int = 12) -> str:
-    """Names in quotes, the first of them if there are many."""
+    """Names in quotes: the first `most`, and how many more there are."""
     shown = ", ".join(repr(name) for name in names[:most])
     return shown + (f" and {len(names) - most:,} more" if len(names) > most else "")
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-#: All weights are shared if mμ/√(their number) is at least this. Public weights (a public head)
-#: need less: a map of their answers, or all weights if these are fewer, is shared from 1.2 on.
+#: All weights are shared if mμ/√(their number) is at least 2.5. Public weights (a public head) need
+#: only 1.2: then a map of their answers is shared, or all weights if these are fewer.
 MIN_RATIO, MIN_RATIO_OF_PUBLIC = 2.5, 1.2
 #: Otherwise the (mμ/4)² most used weights are shared, if mμ is at least 100: with more noise, the
 #: noisy counts do not show which weights clients use.

@@ -37,7 +37,11 @@ class RoundMessage:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> RoundMessage:
-        """The message whose `content` `to_bytes` wrote; anything else is refused."""
+        """The message that `to_bytes` wrote; anything else is refused.
+
+        Args:
+            content: what `to_bytes` returned.
+        """
         arrays = from_bytes(content)
         if set(arrays) == {"round", "shared"}:
             round, shared = arrays["round"], arrays["shared"]

@@ -71,7 +71,7 @@ def test_the_name_of_a_run_is_no_path(start, run):
     before = sorted(service.settings.folder.parent.rglob("*"))
     kind, said = _told(service, message, agreement={"run": run})
     assert kind == "refused"
-    assert "is no name for a run" in said
+    assert "is not a valid run name" in said
     assert sorted(service.settings.folder.parent.rglob("*")) == before
 
 
@@ -97,7 +97,7 @@ def test_a_plan_that_claims_more_clients_or_sampling_is_refused(start):
     message, service = start
     plan = PrivacyPlan.from_dict(message.header["agreement"]["plan"])
     more = replace(plan, clients=10**6, cohort=10**6).to_dict()
-    assert "other clients than it names" in _told(service, message, agreement={"plan": more})[1]
+    assert "another number of clients" in _told(service, message, agreement={"plan": more})[1]
     drawn = replace(plan, cohort=2, sampling="poisson").to_dict()
     assert "all clients take part" in _told(service, message, agreement={"plan": drawn})[1]
 

@@ -162,7 +162,7 @@ def test_damaged_and_replayed_answers_are_dropped(tmp_path, tables):
     sites = services(tables, tmp_path / "sites")
     _, told = coordinate(job(**PMTL), sites, tmp_path / "server", transport=Faulty(sites, replay))
     assert "Site 'b', round 2: It sent an answer that was not asked for." in told
-    assert "Site 'b', round 4: It sent something that is no message." in told
+    assert "Site 'b', round 4: It sent something that is not a message." in told
 
 
 def test_a_site_answers_a_round_once_and_never_an_old_one(tmp_path, sites):

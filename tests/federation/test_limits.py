@@ -118,5 +118,5 @@ def test_a_run_that_began_is_not_replaced_by_another_of_its_name(tmp_path, table
     state.create({"agreement": {}, "whole": True}, {})  # As if it were still under way.
     answer = Message.from_bytes(sites["a"].handle(starts[0].to_bytes()))
     assert answer.kind == "refused"
-    assert "agreed otherwise" in answer.header["sentence"]
+    assert "another agreement" in answer.header["sentence"]
     assert load_run(tmp_path / "sites/a/r1").privacy.epsilon == pytest.approx(8)

@@ -152,8 +152,9 @@ def test_a_site_that_adds_a_mask_of_another_round_spoils_the_sum(tmp_path, table
         return Message("masked", read.header, {"masked": kept[0]}).to_bytes()
 
     told = run(secure(), Spy(made, spoil), tmp_path / "server")
-    assert "Round 2 was abandoned. The sum of the sites is not possible: a site sent nonsense." in (
-        told
+    assert (
+        "Round 2 was abandoned. The sum of the sites is too large: a site sent wrong numbers."
+        in (told)
     )
 
 

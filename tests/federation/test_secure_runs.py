@@ -282,7 +282,8 @@ def test_nonsense_ends_an_attempt_with_a_sentence(tmp_path, tables, authority):
 
     told = run(secure(), Spy(made, lie), tmp_path / "server")
     assert (
-        "Round 1 was abandoned. The sum of the sites is not possible: a site sent nonsense." in told
+        "Round 1 was abandoned. The sum of the sites is too large: a site sent wrong numbers."
+        in told
     )
     assert any("Stopped early" in sentence for sentence in told)
 

@@ -69,7 +69,7 @@ def test_columns_that_the_schema_does_not_know(run, new, tmp_path):
 def test_cells_that_cannot_be_read_are_refused_or_left_without_an_answer(run, new, tmp_path):
     bad = new.assign(admitted=["soon", *new.admitted[1:]])
     bad.to_csv(tmp_path / "new.csv", index=False)
-    with pytest.raises(PmtlError, match=r"'admitted' has a cell that is no date.*'soon'"):
+    with pytest.raises(PmtlError, match=r"'admitted' has a cell that is not a date.*'soon'"):
         run.predict_rows(tmp_path / "new.csv", tmp_path / "a.csv")
     summary = run.predict_rows(tmp_path / "new.csv", tmp_path / "a.csv", skip=True).summary
     assert (summary["rows_refused"], summary["first_refused"]) == (1, [0])

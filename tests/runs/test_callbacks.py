@@ -94,7 +94,7 @@ def test_checkpoints_at_the_start_and_with_the_result_are_not_announced(mode, sm
     train(small, callbacks=[diary], checkpoint_seconds=1e9, **options)
     assert diary.rounds("checkpoint") == []
     stated = " ".join(pmtl.Callback.on_checkpoint.__doc__.split())
-    assert "Two checkpoints are not announced" in stated
+    assert "Not called for two checkpoints" in stated
 
 
 def test_production_tells_only_what_is_public(small, tmp_path, monkeypatch):
@@ -167,7 +167,7 @@ def test_an_error_of_a_run_in_memory_says_so(small):
         ("no_such_module:Plot", "cannot be imported"),
         ("plot", "There is no callback 'plot'"),
         ("json:loads", "is not a pmtl.Callback"),
-        ("json:loads:colour=red", "is no class, so it takes no options"),
+        ("json:loads:colour=red", "is not a class, so it takes no options"),
         (Failing, "cannot be made"),
     ],
 )

@@ -126,7 +126,7 @@ def test_a_ledger_that_was_made_anew_is_refused(small, ledger, run, monkeypatch)
     for part in parts(ledger):
         part.unlink()
     Ledger.create(ledger, small.clients).close()
-    refused(small, run, "began with another one")
+    refused(small, run, "began with another ledger")
     assert charges(ledger) == []
 
 

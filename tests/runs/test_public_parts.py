@@ -151,7 +151,7 @@ def test_the_statement_says_what_is_public_by_the_users_word(small, start, basis
     for file in (start, basis):
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
         assert f"(file {file.name}, SHA-256 {digest}): treated as public." in said
-    assert said.count("is claimed by whoever started the run and was not checked.") == 2
+    assert said.count("The person who started the run states that they were made without") == 2
     part = f"(basis:file=basis.safetensors: 6 numbers, of {SIZE} weights that are trained)"
     assert f"Which part of the model is shared {part}: treated as public" in said
     assert str(tmp_path) not in said

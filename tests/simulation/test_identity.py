@@ -405,7 +405,7 @@ def test_a_run_whose_code_has_changed_does_not_go_on(small, tmp_path, monkeypatc
         patch.setattr(RunFolder, "save_round", stop)
         with pytest.raises(SystemError):
             pmtl.train(small, factory_of(1.0), out=tmp_path / "run", **options)
-    with pytest.raises(pmtl.PmtlError, match="code of its model or algorithm"):
+    with pytest.raises(pmtl.PmtlError, match="code of its model, algorithm"):
         pmtl.resume(tmp_path / "run", data=small, model=factory_of(2.0))
     resumed = pmtl.resume(tmp_path / "run", data=small, model=factory_of(1.0))
     assert torch.equal(shared(resumed), shared(whole))

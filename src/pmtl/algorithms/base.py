@@ -32,11 +32,17 @@ State = Any
 class Algorithm(ABC):
     """The base class of all algorithms.
 
-    In all methods `own` is the client's own vector, `shared` [P] the noisy vector it reads from
-    the billboard, `state` what `begin` or the last `step` returned (one vector or a tuple of
-    vectors), `gradient` the gradient of the objective on the current batch (a function of the
-    weights), and `lr` the step size η. `clients` are the clients' names; in `warning` it is their
-    number, with the size of the `cohort` and the number of `rounds`.
+    In the methods:
+        - own: the client's own vector.
+        - shared: `[P]`, the noisy vector that the client reads from the billboard.
+        - state: what `begin` or the last `step` returned, a vector or a tuple of vectors.
+        - gradient: from weights to the gradient of the objective on the current batch.
+        - lr: the step size η.
+        - round: the number of the round, from 0.
+        - clients: the clients' names.
+        - layout: names, shapes and places of the model's parameters.
+        - common: `[P]`, the common start of all clients.
+        - device, dtype: of the tensors.
     """
 
     name: ClassVar[str]
@@ -65,7 +71,11 @@ class Algorithm(ABC):
 
     @classmethod
     def overrides(cls, *methods: str) -> bool:
-        """Whether the class has its own version of any of these methods."""
+        """Whether the class has its own version of a method.
+
+        Args:
+            *methods: names of methods, of which one is enough.
+        """
         return any(getattr(cls, method) is not getattr(Algorithm, method) for method in methods)
 
     def bind(self, layout: Layout) -> Algorithm:
@@ -77,7 +87,7 @@ class Algorithm(ABC):
         return self
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Algorithm:
-        """The algorithm with its own tensors, if it has any, on this `device`, as `dtype`."""
+        """The algorithm with its own tensors, if it has any, on another device."""
         return self
 
     def billboard_size(self, layout: Layout) -> int:
@@ -85,7 +95,7 @@ class Algorithm(ABC):
         return layout.size
 
     def billboard_start(self, common: Tensor) -> Tensor:
-        """The first vector of the billboard, given the common start `[P]` of all clients."""
+        """The first vector of the billboard."""
         return common
 
     @property
@@ -94,13 +104,13 @@ class Algorithm(ABC):
         return True
 
     def published(self, shared: Tensor) -> Tensor:
-        """The weights `[vectors, P]` of the shared models, given the billboard."""
+        """The weights `[vectors, P]` of the shared models, given the billboard `shared`."""
         return shared
 
     def target_spans(self, shared: Tensor) -> list[float] | None:
         """[low, high] of each numeric target if the published level is known only modulo
-        (high − low): a client's mean must lie between them for the shared model to be right.
-        Infinite if the target's size is not known at all."""
+        (high − low): the shared model is right if a client's mean lies between them. Infinite if
+        the target's size is unknown."""
         return None
 
     def upload_size(self, round: int) -> int | None:
@@ -125,7 +135,13 @@ class Algorithm(ABC):
         return shared + update, memory
 
     def warning(self, clients: int, cohort: int, rounds: int) -> str | None:
-        """A warning about using this algorithm in such a run, or None."""
+        """A warning about using this algorithm in such a run, or None.
+
+        Args:
+            clients: m, the number of clients.
+            cohort: q, the expected number of clients in a round.
+            rounds: the number of rounds.
+        """
         return None
 
     def blocks(self, clients: tuple[str, ...]) -> NDArray[np.int64]:
@@ -138,7 +154,8 @@ class Algorithm(ABC):
 
     @abstractmethod
     def start(self, shared: Tensor) -> Tensor:
-        """A client's own vector before its first round, given the common start; may be empty."""
+        """A client's own vector before its first round, given the common start `shared`; may be
+        empty."""
 
     @abstractmethod
     def begin(self, own: Tensor, shared: Tensor) -> State:
@@ -151,18 +168,25 @@ class Algorithm(ABC):
     def zero_gradient_steps(
         self, state: State, shared: Tensor, lr: float, steps: Tensor
     ) -> State | None:
-        """The result of `steps` steps on coordinates whose gradient is zero, or None.
+        """The result of many steps on coordinates whose gradient is zero, or None.
 
-        With sparse rows most coordinates are like this, and one formula replaces many steps. An
+        With sparse rows most coordinates have no gradient, and one formula replaces many steps. An
         algorithm that implements this promises that it treats every coordinate separately, so that
         a client may be trained on some coordinates only.
+
+        Args:
+            steps: how many steps, for each coordinate.
         """
         return None
 
     def objective(self, w: Tensor, shared: Tensor, batch: Batch) -> Tensor:
-        """The function of the weights `w` that `gradient` differentiates: the mean loss of a batch.
+        """The function that `gradient` differentiates: the mean loss of a batch.
 
         A penalty on weights belongs in `step`, a penalty on the model's *outputs* belongs here.
+
+        Args:
+            w: `[P]`, the weights.
+            batch: the rows, and the model's outputs for them.
         """
         return batch.loss(batch.outputs(w))
 

@@ -52,8 +52,8 @@ class Scenario:
     second: float  #: the target under D′
     rows: int = 1
     sampled: bool = False  #: whether cohorts are drawn as the setup says; otherwise all take part
-    newcomers: bool = False  #: one by one, with coins so that a client joins after round 0
-    alone: bool = False  #: one by one, with clients whose coins keep all but k out of round 0
+    newcomers: bool = False  #: one run at a time; a client joins after round 0
+    alone: bool = False  #: one run at a time; only k takes part in round 0
 
 
 SCENARIOS = (
@@ -62,7 +62,7 @@ SCENARIOS = (
     Scenario("opposite targets, 50 times the rows", 1e3, -1e3, rows=50),
     Scenario("a gradient that overflows", 3e38, -1e3),
     Scenario("newcomers after k", 1e3, -1e3, newcomers=True),
-    Scenario("nobody but k", 1e3, -1e3, alone=True),
+    Scenario("only k takes part in round 0", 1e3, -1e3, alone=True),
 )
 
 
@@ -144,8 +144,8 @@ def _a_client_joins(plan: PrivacyPlan, seed: int) -> bool:
 
 
 def _absent(plan: PrivacyPlan, seed: int) -> tuple[str, ...] | None:
-    """Names of clients of whom all but the last, k, stay away in the first round: selected by their
-    coins from many more clients, at the same sampling rate."""
+    """Names of clients that are not drawn in the first round, and k last. They are selected from
+    many more clients, at the same sampling rate."""
     wider = replace(plan, clients=_CANDIDATES * plan.clients, cohort=_CANDIDATES * plan.cohort)
     names = _names(_CANDIDATES, plan.clients)
     drawn = wider.sampler(seed, _keys(_CANDIDATES, plan.clients)).draw(0)

@@ -33,7 +33,7 @@ from pmtl.privacy.plan import PrivacyPlan
 
 GAME = "canaries"
 
-#: Canaries upload so many times γ, and the gate has to clip them.
+#: Canaries upload 100γ; the gate must clip it.
 _UPLOAD_FACTOR = 100.0
 #: Rows of a canary and of an ordinary client: more rows must not give more weight.
 _CANARY_ROWS, _ROWS = 2, 1

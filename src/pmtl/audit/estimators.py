@@ -203,8 +203,8 @@ def one_run_gaussian_refutes(
 
     Both sides are sums of the P_i: E[N; N ≥ c] = c·P_c + Σ_{i>c} P_i, which grows with each of
     them, and E[k − N; N ≥ c − 1] = (k − c + 1)·P_{c−1} − Σ_{i≥c} P_i. Hence the least P_{c−1} that
-    goes with the least P_c, P_{c+1}, …; down from P_correct = `level`. Where P_0 would have to
-    exceed 1, so many right guesses are rarer than that.
+    goes with the least P_c, P_{c+1}, …; down from P_correct = `level`. If P_0 would exceed 1, this
+    many right guesses are rarer than `level`.
     """
     tail, total = level, level  # P_c, and the sum of P_i from c on
     right = correct * tail

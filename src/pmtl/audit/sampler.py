@@ -10,9 +10,9 @@ always about two things: k's rounds are independent of each other, and k is not 
 
 A scheme of the user's own may claim less: that k takes part with at most the probability `chance`,
 given all earlier rounds. The verdict tests two rates: over all rounds, and after one history. A
-history is that k was drawn so many rounds ago, or was not, or was not drawn for so many rounds. We
-take the one after which k was drawn most often in the first half. If a scheme always draws q
-clients, and none with a probability above q/m, its rounds must also be independent.
+history is, for some n: k was drawn n rounds ago; was not drawn then; or was not drawn in the last n
+rounds. We take the history after which k was drawn most often in the first half. If a scheme always
+draws q clients, none with a probability above q/m, its rounds must also be independent.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _plan(setup: AuditSetup) -> PrivacyPlan:
     if asked == setup.clients:
         cohort, drawn = clients // 2, None
     drawn = drawn or default_sampling(clients, cohort)
-    # So many rounds that in each half client k is in some rounds and out of others.
+    # Enough rounds that client k is in some rounds and out of others, in each half.
     rounds = max(setup.trials, 40 * clients // cohort, 40 * clients // (clients - cohort))
     return PrivacyPlan(clients, cohort, drawn, 1.0, 1.0, rounds, 0.5)
 

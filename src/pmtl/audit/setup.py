@@ -106,9 +106,14 @@ class AuditSetup:
         delta: float | None = None,
         full_participation: bool = False,
     ) -> PrivacyPlan:
-        """The plan with the claimed ε for so many rounds. For another number of clients, the cohort
-        is the same share of them; `delta` replaces the claimed δ, `full_participation` the
-        sampling."""
+        """The plan with the claimed ε.
+
+        Args:
+            rounds: the number of rounds.
+            clients: another number of clients; the cohort is scaled in proportion.
+            delta: replaces the claimed δ.
+            full_participation: replaces the sampling.
+        """
         m = self.clients if clients is None else clients
         cohort, sampling = self.cohort, self.sampling
         if full_participation:

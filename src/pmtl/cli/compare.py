@@ -49,8 +49,8 @@ def compare(
 
         pmtl compare --data visits.csv --grid lr=0.1,0.3 --grid pmtl:lam=0.03,0.3 --epsilon 2
 
-    With --select the choice itself is private: a random number of runs is made, and nothing but
-    the best of them, by a noisy score, is kept.
+    With --select the choice itself is private: a random number of runs is made, and only the run
+    with the best noisy score is kept.
 
         pmtl compare --data visits.csv --algorithm pmtl --grid lr=0.1,0.3 --epsilon 2 --select
     """

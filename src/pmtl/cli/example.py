@@ -83,7 +83,7 @@ def write_example(folder: Path) -> dict[str, str]:
 def _table(
     random: np.random.Generator, levels: dict[str, float], rows: int, mark: str, outcome: bool
 ) -> str:
-    """Visits in no order: hospitals differ in their level, and everything else is common."""
+    """Visits in random order; hospitals differ only in their level."""
     hospital = random.permutation(np.repeat(list(levels), rows))
     total = len(hospital)
     age = random.normal(55, 18, total).clip(0, 105).round()

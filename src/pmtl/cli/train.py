@@ -172,8 +172,8 @@ def _where(run: Run) -> list[str]:
     return [
         f"Public: {folder.public} (the shared model, the plan, the released metrics, and the whole "
         f"statement in {folder.statement_file.name}).",
-        f"Private: {folder.private}. Only you can open it. Give each client its own model and no "
-        f"other one. {folder.notes_file.name} lists, for you only, rows that were left out and "
+        f"Private: {folder.private}. Only you can open it. Give each client only its own model. "
+        f"{folder.notes_file.name} lists, for you only, rows that were left out and "
         "clients that could not be trained.",
     ]
 

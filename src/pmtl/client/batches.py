@@ -61,7 +61,11 @@ class LocalTraining:
             object.__setattr__(self, "steps", DEFAULT_STEPS)
 
     def lr_at(self, round: int) -> float:
-        """The step size η in a round."""
+        """The step size η in a round.
+
+        Args:
+            round: the number of the round, from 0.
+        """
         return self.lr * 0.5 ** (round // self.halve_every) if self.halve_every else self.lr
 
 

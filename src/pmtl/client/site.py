@@ -34,7 +34,11 @@ if TYPE_CHECKING:
 
 
 class Site:
-    """The site of one client; the reference for simulations and real sites."""
+    """The site of one client; the reference for simulations and real sites.
+
+    In the methods:
+        - message: what the server sent for a round.
+    """
 
     def __init__(
         self,
@@ -133,7 +137,11 @@ class Site:
             )
 
     def weights(self, shared: Tensor) -> Tensor:
-        """[P] the weights with which this client predicts; `shared` is what it reads."""
+        """[P] the weights with which this client predicts.
+
+        Args:
+            shared: `[P]`, what this client reads of the billboard.
+        """
         return self.algorithm.predict(self.own, shared)
 
     def _steps(self, round: int) -> Iterator[StepRows]:

@@ -21,8 +21,12 @@ MAX_SIZE_RATIO = 50
 
 
 def describe(data: FederatedData, steps: bool = True) -> dict[str, Any]:
-    """A summary: sizes, storage, task, splits and `warnings` (sentences). `steps`: whether to warn
-    of large numbers, which matter for gradient steps."""
+    """A summary: sizes, storage, task, splits and `warnings` (sentences).
+
+    Args:
+        data: the federation.
+        steps: whether to warn of large numbers, which matter for gradient steps.
+    """
     counts = np.sum([data.rows(split).counts for split in SPLITS], axis=0)
     dense = "on disk" if isinstance(data.x, np.memmap) else "dense"
     summary: dict[str, Any] = {
@@ -76,7 +80,11 @@ def _text(rule: TextRule, names: tuple[str, ...] | None) -> str:
 
 
 def public_warnings(data: FederatedData) -> list[str]:
-    """Warnings that depend only on public facts: what reading disclosed, and few clients."""
+    """Warnings that depend only on public facts: what reading disclosed, and few clients.
+
+    Args:
+        data: the federation.
+    """
     return [*data.disclosed, *warn_of_few_clients(data.m)]
 
 
@@ -102,8 +110,8 @@ def _warnings(data: FederatedData, counts: NDArray[Any], steps: bool) -> list[st
         if 2 * seen > len(data.y) > MANY_ROWS:
             warnings.append(
                 f"There are {seen:,} classes in {len(data.y):,} rows: a model cannot learn classes "
-                "that hardly two rows have. Name another column with --target, if this one names "
-                "the rows."
+                "with fewer than two rows on average. If this column names the rows, name another "
+                "one with --target."
             )
         if seen < data.outputs:
             warnings.append(

@@ -224,7 +224,7 @@ def _download(url: str, partial: Path, progress: bool) -> None:
 
 
 def _unpack(archive: Path, folder: Path, names: tuple[str, ...], progress: bool) -> None:
-    """Unpack the named files of an archive into `folder`, whatever their paths in it are."""
+    """Unpack the named files of an archive into `folder`, without their paths in the archive."""
     missing = set(names)
     try:
         with tarfile.open(archive) as packed:

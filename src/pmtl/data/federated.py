@@ -95,21 +95,32 @@ class FederatedData:
         return self.scaling is not None and self.scaling.scales
 
     def rows(self, split: Split) -> Rows:
-        """The rows of one split."""
+        """The rows of one split.
+
+        Args:
+            split: "train", "validation" or "test".
+        """
         if split not in self.splits:
             raise PmtlError(f"There is no split {split!r}: use {', '.join(SPLITS)}.")
         return self.splits[split]
 
     def gather(self, index: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[Any]]:
-        """Features (dense float32; bytes are pixels and become 0 to 1) and targets of the rows in
-        `index`, which may have any shape."""
+        """Features and targets of some rows; features are dense float32.
+
+        Args:
+            index: row numbers, an array of any shape. Pixels stored as bytes become 0 to 1.
+        """
         index = np.asarray(index, dtype=np.int64)
         taken = self.x[index.reshape(-1)]
         x = as_float32(taken.toarray()) if is_sparse(taken) else as_model_input(np.asarray(taken))
         return x.reshape(index.shape + self.input_shape), np.asarray(self.y[index])
 
     def index_of(self, client: str) -> int:
-        """The position of the client with this name."""
+        """The position of a client.
+
+        Args:
+            client: the name of the client.
+        """
         position = self._positions.get(str(client))
         if position is None:
             ends = f" The clients run from {self.clients[0]!r} to {self.clients[-1]!r}."

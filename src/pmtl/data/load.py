@@ -142,9 +142,8 @@ def choose_reader(path: Path, name: str | None = None) -> Reader:
 
 
 def read_columns(path: Path, options: Mapping[str, str], others: Iterable[str]) -> dict[str, Any]:
-    """The columns of rows to predict on, by the reader for the file's ending or the one that
-    `options` names; only `x` must be among them. An option must be one of the reader's or of
-    `others`."""
+    """The columns of rows to predict on; only `x` is needed. The reader follows from the file's
+    ending, unless `options` names one. An option must be one of the reader's or of `others`."""
     reader = choose_reader(path, options.get("reader"))
     fixed, own = _arguments(reader, path, options, others, progress=False, lenient=False)
     return {**_read(reader, own, path, fixed, training=False)}
@@ -158,7 +157,7 @@ def _arguments(
     progress: bool,
     lenient: bool,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a reader is always given, if it has these parameters, and its own options."""
+    """The arguments that every reader with such parameters gets, and the reader's own options."""
     parameters = inspect.signature(reader).parameters
     fixed: dict[str, Any] = {"path": path, "progress": progress, "lenient": lenient}
     fixed = {key: value for key, value in fixed.items() if key in ("path", *parameters)}

@@ -68,15 +68,24 @@ class Scaling:
         return bool(((self.limits != LIMIT) & np.isfinite(self.limits)).all())
 
     def of(self, client: int | None) -> tuple[Floats, Floats, Floats, Floats | None]:
-        """Means, widths, limits and fills of a client, or (None) those that are the same for all
-        clients, if all features have bounds: empty cells then become the middle of the bounds."""
+        """Means, widths, limits and fills of a client.
+
+        Args:
+            client: the client's position; None for those that all clients share, if all features
+                have bounds. Empty cells then become the middle of the bounds.
+        """
         place = 0 if client is None else client
         fills = self.means if client is None else self.fills
         kept = None if self.fills is None or fills is None else fills[place]
         return self.means[place], self.widths[place], self.limits, kept
 
     def apply(self, client: int | NDArray[np.int64], x: NDArray[Any]) -> NDArray[np.float32]:
-        """The rows `x`, scaled; `client` is their client, or an array with the client of each."""
+        """Some rows, scaled.
+
+        Args:
+            client: the position of their client, or an array with one for each row.
+            x: `[n, *input_shape]`, the rows.
+        """
         if self.fills is not None:
             x = np.where(np.isnan(x), self.fills[client], x)
         with np.errstate(over="ignore", invalid="ignore"):  # A warning would be about one client.
@@ -85,6 +94,11 @@ class Scaling:
         return np.asarray(np.clip(scaled, -self.limits, self.limits), dtype=np.float32)
 
     def select(self, clients: NDArray[np.int64]) -> Scaling:
+        """The scaling of some clients only.
+
+        Args:
+            clients: their positions.
+        """
         fills = None if self.fills is None else self.fills[clients]
         return Scaling(self.means[clients], self.widths[clients], self.limits, fills)
 
@@ -161,8 +175,8 @@ def fill_by_client(
 def scaling_of_new_client(
     x: NDArray[np.float32], like: Scaling, bounds: Bounds | None = None
 ) -> Scaling:
-    """How a client that was not in training fills and scales its rows: by these rows alone, with
-    NaN for empty cells, and `like` the clients that were."""
+    """The scaling of a client that was not in training: from its rows `x` alone (NaN is an empty
+    cell), by the same rules as `like`, the scaling of the clients in training."""
     rows, owner = Rows(np.arange(len(x)), np.array([0, len(x)])), np.zeros(len(x), dtype=np.int64)
     fills = None
     if like.fills is not None:

@@ -41,7 +41,11 @@ class Rows:
         return np.diff(self.offsets)
 
     def of(self, client: int) -> NDArray[np.int64]:
-        """The row numbers of the client at this position."""
+        """The row numbers of one client.
+
+        Args:
+            client: the client's position, from 0.
+        """
         return self.order[self.offsets[client] : self.offsets[client + 1]]
 
 

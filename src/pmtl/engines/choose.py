@@ -61,11 +61,11 @@ def choose(
     isolate: bool = False,
     alone: bool = False,
 ) -> tuple[str, bool]:
-    """The engine's name and whether it compiles, where `engine` is "auto" and `compile` is None;
-    otherwise they decide. A client's step touches about `client_floats` floats, a round has about
+    """The engine's name and whether it compiles: as given, or chosen where `engine` is "auto" and
+    `compile` is None. A client's step touches about `client_floats` floats, a round has about
     `cohort` clients, and the run about `steps` steps. `isolate` is for production; there, models
-    that are not safe on the client axis are trained one by one (`alone`), for which threads are
-    faster on a CPU."""
+    that are not safe on the client axis are trained one by one (`alone`), and threads are the
+    faster engine for that on a CPU."""
     check_engine(engine, compile, device.type)
     if isolate and compile:
         raise PmtlError(

@@ -25,8 +25,8 @@ from pmtl.models.linear.solve import ClientRows
 
 #: Floats in memory at a time, and the most slots of an array in production.
 _FLOATS, _MOST_SLOTS = 16 * 2**20, 64
-#: On a GPU: one float for so many bytes of its memory, if that is more. A GPU computes few large
-#: arrays faster than many small ones.
+#: On a GPU: one float per this many bytes of its free memory, if that is more than `_FLOATS`. A GPU
+#: computes a few large arrays faster than many small ones.
 _GPU_BYTES = 64
 
 
@@ -56,7 +56,7 @@ class ExactEngine:
         self._kept_round = -1
 
     def uploads(self, clients: Ints, shared: Tensor, round: int) -> Tensor:
-        """The uploads [K, U] of a round, not yet clipped; `shared` [K, B] is what they read."""
+        """The uploads [K, U] of a round, not yet clipped; the clients read `shared` [K, B]."""
         compute, first = self._algorithm.compute_uploads, round
         while self._algorithm.repeats(first):
             first -= 1
@@ -133,12 +133,12 @@ class ExactEngine:
             yield who, filled, shape[0]
 
     def _slots(self, shape: Shape) -> int:
-        """How many clients with so many rows are computed together in production."""
+        """How many clients are computed together in production, with `shape[0]` rows each."""
         width = _FLOATS // self._reader.floats(shape[0], self._tensors.data.outputs)
         return 1 << (max(1, min(_MOST_SLOTS, width)).bit_length() - 1)
 
     def _pieces(self, counts: Ints) -> Iterator[Ints]:
-        """Positions of clients with about as many rows, as many as fit in memory."""
+        """Positions of clients with similar numbers of rows, as many as fit in memory."""
         if self._one_by_one:
             yield from np.arange(len(counts)).reshape(-1, 1)
             return

@@ -18,7 +18,7 @@ from pmtl.errors import PmtlError
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Let each operation of torch use so many threads."""
+    """Set torch's number of threads to `count`; restore it afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -86,7 +86,17 @@ def compare(
 def resume_comparison(
     out: str | Path, data: FederatedData | None = None, *, jobs: int = 1, progress: bool = False
 ) -> Comparison:
-    """Finish the remaining runs of a comparison; arguments and result are those of `compare`."""
+    """Finish the remaining runs of a comparison.
+
+    Args:
+        out: The folder that `compare` made.
+        data: The federation, if the comparison was given one.
+        jobs: How many runs are made at once, each in a process of its own.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        What `compare` returns.
+    """
     grid, federated = resolve_grid(read_plan(Path(out) / PLAN_FILE), data)
     _check_jobs(grid, jobs)
     return _run(grid, Path(out), federated, jobs, progress)
@@ -218,19 +228,26 @@ def _run(grid: Grid, out: Path, data: FederatedData, jobs: int, show: bool) -> C
 
 @dataclass(frozen=True)
 class CellRunner:
-    """Runs the cells of a comparison; the result of each is its run folder."""
+    """Runs the cells of a comparison; the result of each is its run folder.
 
-    grid: Grid
-    folder: Path
-    data: FederatedData
+    In the methods:
+        - cell: one run of the grid.
+        - line: one line of the summary over seeds.
+    """
+
+    grid: Grid  #: what is compared
+    folder: Path  #: the folder of all runs
+    data: FederatedData  #: the federation
     stop: threading.Event | None  #: set when the user asked to stop; None in a process of many
 
     def read(self, cell: Cell) -> Result | None:
+        """The result of a finished run; None if the run is not finished."""
         if not self._is_complete(cell):
             return None
         return _row(cell, load_run(self.folder / str(cell), self.data))
 
     def do(self, cell: Cell) -> Result:
+        """Make or finish a run, and return its result."""
         if self.stop is not None and self.stop.is_set():
             raise Interrupted
         path = self.folder / str(cell)
@@ -251,7 +268,11 @@ class CellRunner:
         return RunFolder.open(self._runs(line)[0]).facts().plan
 
     def losses(self, line: Row, split: Split) -> Floats:
-        """[seeds, m] the losses of the clients' models in finished runs."""
+        """[seeds, m] the losses of the clients' models in finished runs.
+
+        Args:
+            split: the rows that are measured.
+        """
         runs = [load_run(path, self.data) for path in self._runs(line)]
         return np.stack([run.client_losses(split)["personal"] for run in runs])
 

@@ -79,7 +79,7 @@ class Results(ResultCache[Task]):
         return name
 
     def plan(self, sigma: float, clip: float, rounds: int) -> PrivacyPlan:
-        """The privacy plan of a run of so many rounds."""
+        """The privacy plan of a run of `rounds` rounds."""
         return self._runner.plan(sigma, clip, rounds)
 
     def epsilon(self, counting: Counting, cell: Cell, rounds: int) -> float:

@@ -3,7 +3,7 @@
 Cohort, σ and γ are the paper's (its appendix on hyper-parameters) unless a setting says otherwise.
 Four things differ. Validation chooses λ, because the λ = 10 of the authors' code acts once a round.
 Batches are smaller than 100, so that clients with a hundred rows take more than one step. There are
-a few rounds of several epochs instead of a thousand rounds, which would cost too much ε with so few
+a few rounds of several epochs instead of a thousand rounds, which would cost too much ε with few
 clients. And if cohorts are a part of all clients, PMTL's server takes q/m of a step: as printed, w̃
 runs ahead of the mean (`algorithms/pmtl.py`); the authors' code uploads something else.
 """

@@ -86,7 +86,7 @@ class TaskRunner:
         return histograms(loaded) if self.setting.hog else loaded
 
     def plan(self, sigma: float, clip: float, rounds: int) -> PrivacyPlan:
-        """The privacy plan of a run of so many rounds; δ is 1/m, as in the paper."""
+        """The privacy plan of a run of `rounds` rounds; δ is 1/m, as in the paper."""
         m = self.data.m
         cohort = min(self.setting.cohort, m)
         sampling = default_sampling(m, cohort)

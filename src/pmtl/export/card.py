@@ -156,8 +156,8 @@ def _privacy(run: Run, subject: Subject) -> str:
 
 def _limits(run: Run, subject: Subject) -> str:
     limits = [
-        "The file was compared with the run on a few rows that were made up: it computes what the "
-        "run computes, which says nothing about how good that is on new data.",
+        "On a few made-up rows, the file gives the same answers as the run. This says nothing "
+        "about how good the answers are on new data.",
         "Rows have the columns that are listed above, in that order; nothing checks it."
         if subject.columns is None
         else "Nothing checks what the columns hold; the run's own predictions do.",

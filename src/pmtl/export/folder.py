@@ -56,7 +56,7 @@ class Exported:
         left_out: sentences about clients whose model could not be exported, by client.
         largest_difference: the largest difference between the answers of an export and of the run,
             in probabilities or relative to the number that is predicted.
-        private_to: the client to whom everything in the folder is private, if it is one client's.
+        private_to: the client, if the folder is private to one client.
     """
 
     folder: Path
@@ -87,8 +87,8 @@ def export_model(
     Args:
         run: a finished run, or a fine-tuned one.
         out: the new folder.
-        client: the client whose model is exported; with `shared`, the one whose shared model is, if
-            the run published several.
+        client: the client whose model is exported; with `shared`, whose shared model, if the run
+            published several.
         shared: whether to export the shared model. It contains only what was published; its user
             has to scale features without public bounds.
         all_clients: whether to export every client's model, each to a file of its own.

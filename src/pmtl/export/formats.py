@@ -62,8 +62,8 @@ class Format(ABC):
         module: the model whose network is traced; its weights do not matter.
         rows: rows that it can read.
         classes: the names of classes, if they have names.
-        schema: how the columns of a table become rows, if the graph is to read columns. Formats
-            whose graphs have no text read rows nevertheless.
+        schema: how the columns of a table become rows, if the graph is to read columns. A format
+            whose graphs cannot hold text reads rows.
     """
 
     name: ClassVar[str]

@@ -123,7 +123,7 @@ def finite_rows(answers: Answers) -> NDArray[np.bool_]:
 
 
 def difference(expected: Answers, found: Answers, task: Task) -> float:
-    """The largest difference between two models' answers; infinite if they predict otherwise.
+    """The largest difference between two models' answers; infinite if any predicted class differs.
 
     Predictions may differ where two classes are equally probable up to `TOLERANCE`. Rows for which
     both models answer with NaN or infinity are not compared, but some have to be finite.

@@ -167,7 +167,7 @@ def how_to_use(run: Run, subject: Subject) -> str:
         if subject.shared:
             missing = (
                 "The file fills empty cells (NaN) of features with public bounds by the middle of "
-                "them; fill other ones by the median of your own rows."
+                "them; fill empty cells of other features by the median of your own rows."
             )
         notes.append(missing)
     return "\n\n".join((text, *notes))

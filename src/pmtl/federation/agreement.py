@@ -185,7 +185,7 @@ class Agreement:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PmtlError(
-                f"The server's message is refused: it is no agreement ({error})."
+                f"The server's message is refused: it is not an agreement ({error})."
             ) from error
 
 

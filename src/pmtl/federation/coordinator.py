@@ -1,9 +1,9 @@
 """The server's part of a federation: it runs one job with the sites that a transport reaches.
 
 A round is: draw, ask all sites, add what came in time, charge, publish, checkpoint. Every site gets
-the same message at the same time, whether its clients were drawn or not, and the divisor is
-constant, whoever answers. A site that misses a deadline is still asked in every round, but
-not waited for until it has answered once.
+the same message at the same time, whether its clients were drawn or not, and the divisor does not
+depend on which sites answer. A site that misses a deadline is still asked in every round, but the
+server waits for it again only after it has answered once.
 """
 
 from __future__ import annotations

@@ -99,7 +99,8 @@ def run_demo(
 def _processes(commands: Mapping[str, list[str]], folder: Path) -> Iterator[None]:
     """The processes of the server and of the sites, which are ended with all their children.
 
-    Each reads a pipe of this process, which ends with this process, however that ends."""
+    Each reads a pipe of this process and ends when the pipe closes, also if this process is killed.
+    """
     started = []
     try:
         for name, command in commands.items():

@@ -68,11 +68,11 @@ class Limits:
         version of pmtl at the server, and `spent` the sum of the ε of earlier runs at this site."""
         plan, config = agreement.plan, agreement.config
         if plan.clients != len(set(agreement.clients)) or plan.clients != len(agreement.clients):
-            raise PublicError("The run's plan is for other clients than it names.")
+            raise PublicError("The run's plan is for another number of clients than the run names.")
         if agreement.secure is not None:
             if plan.rate != 1:
                 raise PublicError(
-                    "With secure aggregation all clients take part: the plan says less."
+                    "With secure aggregation all clients take part, but the plan draws fewer."
                 )
             shares.scale(Grid.of(plan), *agreement.secure)  # Refuses what is not covered.
         self.check_mode(config.mode)

@@ -96,8 +96,8 @@ def check_run_name(name: Any) -> str:
     """The name of a run, which is also the name of folders."""
     if not isinstance(name, str) or not _RUN_NAME.fullmatch(name):
         raise PublicError(
-            f"{str(name)[:64]!r} is no name for a run: use 1 to 64 letters, digits, hyphens and "
-            "underscores, and begin with a letter or a digit."
+            f"{str(name)[:64]!r} is not a valid run name: use 1 to 64 letters, digits, hyphens "
+            "and underscores, and begin with a letter or a digit."
         )
     return name
 

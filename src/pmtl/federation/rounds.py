@@ -49,16 +49,16 @@ class Rounds:
     _failed: set[str] = field(default_factory=set, init=False)  #: that gave a key, and then failed
 
     def advance(self) -> bool:
-        """Make one round, and move the state on; returns whether it was published, and not
-        abandoned."""
+        """Make one round, and move the state on. Returns False if the round was abandoned, which
+        publishes nothing."""
         colluders = self.agreement.colluders
         answered = self._plain() if colluders is None else self._secure(colluders)
         self.counted |= dict.fromkeys(answered or (), self.state.round - 1)
         return answered is not None
 
     def finish(self) -> None:
-        """Send the end to all sites. One that does not answer makes its models when it is back and
-        the run is resumed."""
+        """Send the end to all sites. A site that does not answer makes its models when the run is
+        resumed."""
         messages, rounds = {}, self.state.round
         for site in self.members:
             header = {"run": self.job.run, "counted": self.counted[site], "rounds": rounds}
@@ -174,7 +174,7 @@ class Rounds:
             try:
                 answer = Message.from_bytes(given)
             except PmtlError:
-                answer = Message(REFUSED, {"sentence": "It sent something that is no message."})
+                answer = Message(REFUSED, {"sentence": "It sent something that is not a message."})
             header, there = answer.header, answer.arrays if entry is None else answer.header
             fresh = header.get("round") == round and header.get("attempt") == attempt
             if site in messages and answer.kind == kind and fresh and (entry or kind) in there:

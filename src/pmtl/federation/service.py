@@ -136,8 +136,8 @@ class SiteService:
         took_part = self.folder.knows(agreement.run)
         if state.exists and state.agreed() != json.loads(to_json(agreed)):
             if took_part:
-                raise PublicError("This site knows a run of this name that was agreed otherwise.")
-            # A start that came to nothing: nothing has left this site.
+                raise PublicError("This site knows a run of this name with another agreement.")
+            # The earlier start failed before anything left this site.
             RunResult.remove_unfinished(self.folder.result(agreement.run))
             state.remove()
             self._open = None
@@ -195,7 +195,7 @@ class SiteService:
         given = run.agreement.run, int(header["round"]), str(header["attempt"])
         known = run.agreement.sites, Grid.of(plan), colluders
         cohort = self._site_masking().check(*given, header["keys"], *known)
-        # The site itself counts its answers: the plan limits them, whatever the server charges.
+        # The site counts its answers itself and keeps to the plan, even if the server charges less.
         if run.files.count_release() > plan.rounds:
             raise PublicError(
                 f"This site has answered {plan.rounds} times, all that the plan pays for."
@@ -269,7 +269,7 @@ class SiteService:
         run.training.finish(shared)
         vectors = torch.from_numpy(message.array("shared", "f", 2))
         blocks = message.array("reads", "iu", 1).astype(np.int64)
-        rounds = run.agreement.plan.rounds  # Whatever the server says, no more was answered.
+        rounds = run.agreement.plan.rounds  # A site never answers more rounds than these.
         if run.agreement.colluders is not None:
             rounds = min(rounds, max(run.files.releases(), int(message.header["rounds"])))
         run.result.write(run.training, shared, vectors, blocks, rounds)

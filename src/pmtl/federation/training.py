@@ -31,7 +31,7 @@ from pmtl.simulation.fault_isolation import failure_notes, isolated
 from pmtl.simulation.sites import Sites
 
 CPU = torch.device("cpu")
-#: Sites with at most so many clients use threads, which give the same bits as `engine=debug`.
+#: Sites with at most this many clients use threads, which give the same bits as `engine=debug`.
 _FEW_CLIENTS = 256
 Ints = NDArray[np.int64]
 

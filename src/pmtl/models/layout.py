@@ -63,7 +63,12 @@ class Layout:
 
     @classmethod
     def of(cls, module: nn.Module, traits: Traits) -> Layout:
-        """The layout of a module with these `traits`. What has `requires_grad` is trained."""
+        """The layout of a module. Parameters with `requires_grad` are trained.
+
+        Args:
+            module: the module.
+            traits: what engines need to know about it.
+        """
         parameters: list[Parameter] = []
         frozen: list[str] = []
         first = 0
@@ -81,7 +86,11 @@ class Layout:
         return sum(parameter.size for parameter in self.parameters)
 
     def cut(self, vector: Tensor) -> dict[str, Tensor]:
-        """The vector cut into named tensors (views, no copy)."""
+        """The vector cut into named tensors (views, no copy).
+
+        Args:
+            vector: `[P]`, the weights.
+        """
         # One split: its derivative is one concatenation, so memory is passed over only once.
         pieces = torch.split(vector, [parameter.size for parameter in self.parameters])
         pairs = zip(self.parameters, pieces, strict=True)

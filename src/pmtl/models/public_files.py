@@ -38,8 +38,8 @@ class PublicFile:
 
 
 def read_public(path: str | Path, what: str) -> PublicFile:
-    """Read a public safetensors file; `what` it is for is how errors name it ("start", "basis").
-    Digest and tensors come from the same bytes."""
+    """Read a public safetensors file, which errors call `what` ("start", "basis"). Digest and
+    tensors come from the same bytes."""
     path = Path(path)
     try:
         _refuse_private(path, what)

@@ -70,9 +70,9 @@ def candidates(
     alone: Sequence[int] = ALONE,
     alone_with: LocalTraining | None = None,
 ) -> list[Candidate]:
-    """The candidates, in order, for a run with these `views`: fine-tuning from `starts` (all views
-    unless given), of which `local` is the shortest, with the λ in `lams` by method; and training
-    alone for `alone` times the steps of `alone_with` (`local` unless given), the longest first."""
+    """The candidates of a run with these `views`, in order: fine-tuning from each of `starts` (all
+    views unless given) for `local` or longer, with the λ in `lams` by method; and training alone
+    for `alone` times the steps of `alone_with` (`local` unless given), the longest first."""
     found = []
     for times in alone:
         more, words = _longer(alone_with or local, times)

@@ -30,7 +30,7 @@ from pmtl.spec import from_values, take_format
 
 FOLDER = "finetuned"
 FACTS_FILE = "finetuned.json"
-#: The format of `finetuned.json`. Files of format 1 have no number and lack what does not apply.
+#: The format of `finetuned.json`. Files of format 1 have no number, and lack unused entries.
 FORMAT = 2
 
 
@@ -67,7 +67,7 @@ class FinetunedFacts:
 
 
 class Finetuned(Run):
-    """A run after fine-tuning; `run` is the run before."""
+    """A run after fine-tuning; the attribute `run` is the run before."""
 
     def __init__(
         self,
@@ -77,8 +77,15 @@ class Finetuned(Run):
         about: FinetunedFacts,
         path: Path | None = None,
     ) -> None:
-        """`model` is on the device of the fine-tuned `weights`; `about` is what was done, as in
-        `finetuned.json`; `path` is the folder of the result, if it has one."""
+        """Made by `finetune` and `load_finetuned`.
+
+        Args:
+            run: the run before.
+            model: the model, on the device of the fine-tuned weights.
+            weights: gives the fine-tuned weights of clients.
+            about: what was done, as in `finetuned.json`.
+            path: the folder of the result, if it has one.
+        """
         facts = replace(run.facts, personal=True)
         device = next(model.module.parameters()).device
         self.run = run
@@ -184,8 +191,8 @@ def load_finetuned(
 
     Args:
         path: The folder that `finetune` wrote.
-        data: The federation, if it was not read from a file.
-        model: The model, if it has no name.
+        data: The federation, if the run got it from a Python program.
+        model: The factory of modules, if the run got it from a Python program.
     """
     path = Path(path)
     if not (path / FACTS_FILE).exists():

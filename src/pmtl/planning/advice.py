@@ -45,7 +45,7 @@ class Plan:
     pays: Mapping[float, float]  #: the most shared numbers that pay, by ρ
     vote: float | None  #: the noise on a vote over the norm of a vote; None if none is needed
     clients_needed: int | None  #: about how many clients make the noise moderate; None: no number
-    epsilon_needed: float  #: the ε that does
+    epsilon_needed: float  #: the ε that makes the noise moderate
     offers: tuple[Offer, ...]  #: what could be shared instead, the largest first
     rows: int | None  #: rows of a typical client, if given
     to_win: float | None  #: d/rows: about the share of the error that few rows cause, if given

@@ -76,7 +76,7 @@ def recommendation(plan: Plan, method: str | None) -> str:
 
 
 def _little(plan: Plan) -> str:
-    """A sentence if a client has so many rows that sharing can hardly improve its model."""
+    """A sentence if a client has too many rows for sharing to improve its model much."""
     if plan.to_win is None or plan.to_win > _FEW_NUMBERS_PER_ROW:
         return ""
     return (

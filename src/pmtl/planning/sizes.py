@@ -34,7 +34,7 @@ class Parts:
 
 def parts_of(model: str, columns: int, classes: int) -> Parts:
     """The parts of the model with this spec (`mlp:hidden=128`; `auto` is a linear layer), for rows
-    of so many numbers and so many outputs: classes or labels, 1 for a number."""
+    of `columns` numbers and `classes` outputs: classes or labels, 1 for a number."""
     check_count(columns, "columns")
     check_count(classes, "classes")
     name, options = parse_spec(model)

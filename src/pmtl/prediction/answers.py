@@ -110,7 +110,7 @@ class ModelAssignment:
         return found
 
     def _weights(self, codes: Ints) -> Tensor:
-        """[K, P], of which the new clients' are the shared ones; refused if they diverged."""
+        """[K, P] the weights; new clients have the shared ones. Refused if they diverged."""
         models, m = self.models, len(self.models.clients)
         known, weights = codes < m, models.shared[:1].repeat(len(codes), 1)
         if known.any():
@@ -216,7 +216,7 @@ def _listed(names: Sequence[str]) -> str:
 def _with_scaling(
     made: ModelAssignment, source: Source, counts: Mapping[int, int], bar: Bar
 ) -> ModelAssignment:
-    """With the scaling of new clients, which is computed from some of their rows."""
+    """The assignment with the scaling of new clients, computed from some of their rows."""
     models = made.models
     if models.scaling is None:
         return made
@@ -240,7 +240,7 @@ def _with_scaling(
         warnings.warn(
             PmtlWarning(
                 f"{few} of {len(counts)} new clients have fewer than {FEW_ROWS} rows. They scale "
-                "their features by these rows, which is not reliable with so few: train with "
+                "their features by these rows, which are too few for that: train with "
                 "public bounds (--bounds) if that matters."
             ),
             stacklevel=2,

@@ -1,8 +1,8 @@
 """The models of a finished run, and the one that answers for a client that is not in the run.
 
-A new client has rows and no model of its own: the shared model answers. Where clients scale their
-features by themselves, a new client does it like them, by the rows that are to be predicted. It
-uses at most `MOST_ROWS` of them, drawn at random, so that a file may be larger than memory.
+A new client has rows and no model of its own: the shared model answers. Where each client scales
+its own features, a new client does so by the rows that are to be predicted. It uses at most
+`MOST_ROWS` of them, drawn at random, so that a file may be larger than memory.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from pmtl.models import FlatModel, Task
 from pmtl.models.library import Linear, Standardise
 from pmtl.simulation import Weights
 
-#: A new client scales its features by at most this many of its rows, and is warned about fewer
-#: than this many.
+#: A new client scales its features by at most MOST_ROWS of its rows; with fewer than FEW_ROWS there
+#: is a warning.
 MOST_ROWS, FEW_ROWS = 2048, 10
 DIVERGED = (
     "diverged: some weights are infinite or NaN. Train again with a smaller step (--lr) or a "
@@ -128,7 +128,7 @@ class Models:
             )
 
     def scaling_of(self, rows: NDArray[Any]) -> Scaling:
-        """How a client scales that has these training rows."""
+        """The scaling of a client with these training rows."""
         assert self.scaling is not None
         return scaling_of_new_client(np.array(rows), self.scaling, self.bounds)
 
@@ -186,8 +186,8 @@ class Models:
 
 
 def rows_for_scaling(rows: int) -> NDArray[np.int64]:
-    """The rows of so many, in order, by which a new client scales: all, or `MOST_ROWS` of them that
-    depend only on their number."""
+    """Indices of the rows that scale a new client: all, or `MOST_ROWS` chosen by the row count
+    alone."""
     if rows <= MOST_ROWS:
         return np.arange(rows)
     return np.sort(np.random.default_rng(rows).choice(rows, MOST_ROWS, replace=False))

@@ -134,7 +134,7 @@ def _parse(given: str | Path, reading: Reading) -> tuple[Path, Reading]:
 
 
 def _names_of(column: Any) -> NDArray[Any] | None:
-    """The clients that a reader returned, if it did, name by name."""
+    """The name of the client of each row, if a reader returned clients."""
     if isinstance(column, Coded):
         return np.array(column.names)[column.codes]
     return None if column is None else as_array(column, "clients")

@@ -30,7 +30,7 @@ _MOST_BITS, _MOST_NOISE_BITS = 24, 26
 
 @dataclass(frozen=True)
 class Grid:
-    """Whole steps of one length; uploads are at most 2ᵇ of them long."""
+    """A grid with step length h. An upload is at most 2ᵇ steps long."""
 
     step: float  #: h, the length of one step
     bits: int  #: b
@@ -63,7 +63,7 @@ class Grid:
         return torch.where(squares <= 4**self.bits, steps, 0)
 
     def keep_short(self, steps: Tensor, uploads: int = 1) -> Tensor:
-        """Rows `[K, P]` of steps; one that is longer than so many `uploads` counts as zero."""
+        """Rows `[K, P]` of steps. A row longer than `uploads` clipped uploads counts as zero."""
         most = uploads * 2**self.bits
         # A rough check first: otherwise the integers could overflow.
         rough = steps.double().square().sum(dim=1, keepdim=True)

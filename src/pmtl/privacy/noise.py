@@ -142,8 +142,8 @@ def _settled(place: int, bits: int, near: int, scale: float) -> int | None:
 
 
 def _last(holds: Callable[[int], bool], near: int) -> int:
-    """The last n ≥ 0 for which a condition holds that is true up to some n and false after it. It
-    is assumed to hold at 0; the search starts at `near`."""
+    """The last n ≥ 0 for which `holds` is true. It is true from 0 up to some n, and false after it.
+    The search starts at `near`."""
     low, high, step = near, near + 1, 1
     while low > 0 and not holds(low):
         low, high, step = max(low - step, 0), low, 2 * step

@@ -9,8 +9,6 @@ the noise on the **average**; ε depends on the noise multiplier z = σq/γ:
 ...                    noise_std=0.05, rounds=100, delta=1 / 2050)
 >>> plan.noise_multiplier, plan.adjacency, plan.private
 (10.0, 'replace-one', True)
-
-This module needs only NumPy: a machine can train without the libraries that compute ε.
 """
 
 from __future__ import annotations
@@ -48,14 +46,19 @@ LEAST_DELTA = 1e-300
 
 
 def default_delta(clients: int) -> float:
-    """1/(10m). With the paper's δ = 1/m, publishing the data of one random client would still
-    satisfy the guarantee."""
+    """1/(10m). The paper's δ = 1/m would allow publishing the data of one random client."""
     return 1 / (10 * _count(clients, "clients"))
 
 
 @dataclass(frozen=True)
 class PrivacyPlan:
-    """What is run and what is charged."""
+    """What is run and what is charged.
+
+    In the methods:
+        - seed: of an experiment; None in production.
+        - client_keys: `streams.name_keys` of the clients' names.
+        - values: what `to_dict` returned.
+    """
 
     clients: int  #: m, the number of clients of the federation
     cohort: int  #: q, the size of a cohort, or its expected size (poisson); always the divisor
@@ -126,8 +129,7 @@ class PrivacyPlan:
         return Recorded(self.chance, self.words)
 
     def with_code(self) -> PrivacyPlan:
-        """The plan with the code of its scheme, which can draw. If the code has another chance than
-        the plan, it is refused."""
+        """The plan with its scheme's code, which can draw; refused if the chance has changed."""
         if self.chance is None:
             return self
         try:
@@ -166,8 +168,7 @@ class PrivacyPlan:
         return self.noise_multiplier > 0
 
     def sampler(self, seed: int | None, client_keys: NDArray[np.uint64]) -> Sampler:
-        """The cohorts this plan is charged for; `seed` is None in production, and `client_keys` are
-        made from the clients' names (`streams.name_keys`)."""
+        """The cohorts this plan is charged for."""
         return Sampler(self.with_code(), seed, client_keys)
 
     def epsilon(self) -> float:
@@ -189,9 +190,8 @@ class PrivacyPlan:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> PrivacyPlan:
-        """The plan whose `values` `to_dict` wrote, checked again. A scheme of the user's own keeps
-        the chance that was written, because ε follows from it, and its code is not imported: a file
-        that somebody else wrote must not run code when it is read."""
+        """The plan that `to_dict` wrote, checked again. The code of a user's own scheme is not
+        imported, because reading a file must not run code: the plan keeps the written chance."""
         values = dict(values)
         adjacency = values.pop("adjacency", ADJACENCY)
         if adjacency != ADJACENCY:
@@ -210,13 +210,18 @@ class PrivacyPlan:
         return cls(**fields_of(cls, values, "privacy plan"))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy is read like a file: it keeps its cost, whatever becomes of the scheme's code."""
+        """A copy is read like a file: it keeps its cost, even if the scheme's code changes."""
         return PrivacyPlan.from_dict, (self.to_dict(),)
 
 
 @dataclass(frozen=True)
 class PrivacyRequest:
-    """What a user asks for; `resolve` makes a plan of it when the number of clients is known."""
+    """What a user asks for; `resolve` makes a plan of it when the number of clients is known.
+
+    In the methods:
+        - clients: m, the number of clients of the federation.
+        - plan: a privacy plan.
+    """
 
     # The ranges are checked by the plan that `resolve` makes.
     epsilon: float | None = option(
@@ -273,7 +278,7 @@ class PrivacyRequest:
         )
 
     def resolve(self, clients: int) -> PrivacyPlan:
-        """The plan for a federation of `clients`: an ε becomes the least noise that keeps it."""
+        """The plan for a federation: an ε becomes the least noise that keeps it."""
         if self.epsilon is not None and self.noise is not None:
             raise PmtlError(
                 f"Both epsilon ({self.epsilon:g}) and noise ({self.noise:g}) were given, but each "

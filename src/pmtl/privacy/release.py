@@ -80,8 +80,14 @@ class Tally:
 
 
 class Release:
-    """The gate of one run. In all methods `tally` is the sum of an open round, `shared` the
-    billboard before it, and `clients` are the numbers of the clients whose uploads are added."""
+    """The gate of one run.
+
+    In the methods:
+        - tally: the sum of an open round.
+        - round: its number, from 0.
+        - shared: `[vectors, P]`, the billboard before it.
+        - clients: the numbers of the clients whose uploads are added.
+    """
 
     def __init__(
         self,
@@ -122,7 +128,11 @@ class Release:
         raise PmtlError("A gate cannot be copied or sent elsewhere: a run has exactly one gate.")
 
     def open(self, round: int, shared: Tensor, size: int | None = None) -> Tally:
-        """An empty sum for a round; uploads are of length `size`, or as long as `shared`."""
+        """An empty sum for a round.
+
+        Args:
+            size: the length of uploads; that of a vector of the billboard unless given.
+        """
         dtype = torch.int64 if isinstance(self.noise, GridNoise) else torch.float64
         shape = (len(shared), shared.shape[1] if size is None else size)
         return Tally(round, torch.zeros(shape, dtype=dtype, device=shared.device))
@@ -149,7 +159,11 @@ class Release:
         self.add(tally, np.array([client], dtype=np.int64), row)
 
     def add(self, tally: Tally, clients: NDArray[np.int64], uploads: Tensor) -> None:
-        """Clip the uploads `[K, P]` of `clients` and add each to its block, once."""
+        """Clip uploads and add each to its client's block, once.
+
+        Args:
+            uploads: `[K, P]`, one for each of the clients.
+        """
         fresh = _mark_seen(tally, clients)
         workspace = _GPU_WORKSPACE if uploads.is_cuda else _WORKSPACE
         wide = 1 if self.billboard.mixture is None else self.billboard.size
@@ -175,18 +189,24 @@ class Release:
                 tally.sum[block] += part.sum(dim=0)
 
     def add_steps(self, tally: Tally, clients: NDArray[np.int64], steps: Tensor) -> None:
-        """Add uploads `steps` [K, P] that sites have brought to the grid (`Grid.snap`), each once.
-        One that is too long counts as zero."""
+        """Add uploads that sites have brought to the grid, each once.
+
+        Args:
+            steps: `[K, P]`, from `Grid.snap`. An upload that is too long counts as zero.
+        """
         fresh = _mark_seen(tally, clients)
         sound = self._grid.keep_short(steps[fresh])
         blocks = torch.from_numpy(self.billboard.blocks[clients[fresh]])
         tally.sum.index_add_(0, blocks.to(tally.sum.device), sound.to(tally.sum.device))
 
     def add_sum(self, tally: Tally, clients: NDArray[np.int64], total: Tensor) -> None:
-        """Add the sum `total` [P] of the uploads of one site's clients, in steps of the grid.
+        """Add the sum of the uploads of one site's clients.
 
         The site is trusted to clip every client's upload. Here only the sum is bounded: a sum
         that clipped uploads cannot reach counts as zero.
+
+        Args:
+            total: `[P]`, the sum in steps of the grid.
         """
         if self.billboard.size != 1:
             raise PmtlError("Sites can send sums only if all clients read one shared model.")
@@ -212,7 +232,7 @@ class Release:
         if self.billboard.size != 1 or tally.seen or total.shape != tally.sum[0].shape:
             raise PmtlError("This sum does not fit the round.")
         if bool((total.double().abs() > most).any()):
-            raise PmtlError("The sum of the sites is not possible: a site sent nonsense.")
+            raise PmtlError("The sum of the sites is too large: a site sent wrong numbers.")
         tally.seen.update(range(self.plan.clients))
         tally.sum[0] += total
 

@@ -42,10 +42,17 @@ class SamplingScheme:
     """A way of drawing cohorts. Subclasses implement `draw` and `chance`.
 
     The default costs assume that the adversary knows who took part in which round: a client is in
-    N ~ Binomial(T, chance) of T rounds (`accounting/colluders.py`). Common arguments: `z` is the
-    noise multiplier, `rate` is q/m, `rounds` is T, and `sensitivity` is 2 if a client's data are
-    replaced and 1 if they are left out; `epsilon` and `delta` are ε and δ; `clients` and `cohort`
-    are m and q of a `plan`.
+    N ~ Binomial(T, chance) of T rounds (`accounting/colluders.py`).
+
+    In the methods:
+        - clients: m, the number of clients.
+        - cohort: q, the expected number of clients in a round.
+        - rate: q/m.
+        - z: the noise multiplier.
+        - rounds: T, the number of releases.
+        - epsilon, delta: ε and δ.
+        - sensitivity: 2 if a client's data are replaced, 1 if they are left out.
+        - plan: the privacy plan.
     """
 
     #: Whether a round may have more or fewer clients than q.
@@ -70,8 +77,12 @@ class SamplingScheme:
         """Raise a `PmtlError` if a cohort of this size cannot be drawn."""
 
     def draw(self, sampler: Sampler, round: int) -> NDArray[np.int64]:
-        """The sorted indices of the clients of a round (counted from 0). `sampler` has the `plan`
-        and `tickets(round)`, 64 random bits for each client."""
+        """The sorted indices of the clients of a round.
+
+        Args:
+            sampler: has the `plan`, and `tickets(round)`, 64 random bits for each client.
+            round: the number of the round, from 0.
+        """
         raise PmtlError(
             f"The sampling scheme {type(self).__name__} does not say how a cohort is drawn: let "
             "its class implement draw(sampler, round)."
@@ -86,8 +97,8 @@ class SamplingScheme:
         )
 
     def checked_chance(self, rate: float) -> float:
-        """`chance(rate)`, if it can be true: q of m clients are drawn, so some client's chance is
-        at least q/m. A wrong number would make releases too cheap."""
+        """`chance(rate)`, refused if it cannot be true: q of m clients are drawn, so some client's
+        chance is at least q/m. A wrong number would make releases too cheap."""
         value: Any = self.chance(rate)
         if isinstance(value, bool) or not isinstance(value, Real):
             value = math.nan
@@ -122,7 +133,11 @@ class SamplingScheme:
         return float(self._costs.delta(z, self.checked_chance(rate), rounds, epsilon, 2))
 
     def renyi(self, z: float, rate: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The Rényi divergences of one release at `orders`, replace-one."""
+        """The Rényi divergences of one release, replace-one.
+
+        Args:
+            orders: the orders α > 1.
+        """
         from pmtl.privacy.accounting import renyi
 
         cost = renyi.secret if type(self).coins_are_secret else renyi.known
@@ -143,7 +158,11 @@ class SamplingScheme:
         return {}
 
     def in_words(self, plan: PrivacyPlan, also: Mapping[str, Any]) -> str:
-        """How cohorts were drawn, as part of a sentence; `also` contains the `comparisons`."""
+        """How cohorts were drawn, as part of a sentence.
+
+        Args:
+            also: values of ε by name, the `comparisons` among them.
+        """
         return f"{plan.cohort} of {plan.clients} clients took part in a round ({plan.sampling})"
 
 

@@ -178,7 +178,7 @@ def _decide(comparisons: tuple[Paired, ...], rows: str) -> tuple[str, str]:
         return UNKNOWN, " ".join(words)
     winner = first.winner
     if winner is None and (first.diverged or first.other_diverged):
-        # What diverged for some clients is not to be used, whatever its other scores are.
+        # A view that diverged for some clients must not be used, however good its other scores.
         winner = first.other if first.diverged > first.other_diverged else first.view
     if winner is None:
         advice = EITHER

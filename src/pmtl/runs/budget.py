@@ -121,7 +121,7 @@ class Budget:
     def check_identity(self, identity: str | None) -> None:
         """Refuse a ledger other than the one that the run began with."""
         if identity != self.ledger.identity:
-            known = "does not name its ledger" if identity is None else "began with another one"
+            known = "does not name its ledger" if identity is None else "began with another ledger"
             raise PmtlError(
                 f"{self.ledger.path} is not known to be the ledger of this run: the run {known}. "
                 f"Put its ledger back. {_REBIND.format(ledger=self.ledger.path)}"
@@ -138,7 +138,7 @@ class Budget:
             if not self._reproducible:
                 self._check_unmarked(checkpoint)
             elif mark is not None and checkpoint.round <= mark[0]:
-                raise self._rolled_back(f"has an older or another one (round {checkpoint.round})")
+                raise self._rolled_back(f"has an older or different one (round {checkpoint.round})")
         rounds = max(published.rounds, 0 if checkpoint is None else checkpoint.round)
         self.check_published(Published(rounds, published.metrics))
 
@@ -148,11 +148,11 @@ class Budget:
         if checkpoint.history.get("run") != self._run or not self.ledger.has(sequence, hash):
             raise PmtlError(
                 f"The checkpoint of this run is newer than the ledger {self.ledger.path}, or "
-                "belongs to another one: the ledger was rolled back or made again. Restore its "
+                "belongs to another ledger: it was rolled back or made again. Restore its "
                 f"newest copy. {_REBIND.format(ledger=self.ledger.path)}"
             )
         if self.ledger.last_entry_of(self._run) > sequence:
-            raise self._rolled_back(f"has an older or another one (round {checkpoint.round})")
+            raise self._rolled_back(f"has an older or different one (round {checkpoint.round})")
         self.saved(checkpoint.round, checkpoint.digest)
 
     def _rolled_back(self, what: str) -> PmtlError:

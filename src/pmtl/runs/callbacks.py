@@ -40,19 +40,21 @@ class Event:
 
 
 class Callback:
-    """A base class for callbacks; a subclass overrides the methods that it needs. Each gets an
-    `event` with the state of the run.
+    """A base class for callbacks; a subclass overrides the methods that it needs.
 
     In a team only the first process calls it. A resumed run calls it for the remaining rounds.
+
+    In the methods:
+        - event: the state of the run.
     """
 
     def on_round(self, event: Event) -> None:
         """Called when a round is over and its line is written."""
 
     def on_checkpoint(self, event: Event) -> None:
-        """Called when a checkpoint is written after a round (`checkpoint_seconds`). Two checkpoints
-        are not announced: the checkpoint of a production run before its first round, and the last
-        one, which is written with the result, before `on_end`."""
+        """Called when a checkpoint is written after a round (`checkpoint_seconds`). Not called for
+        two checkpoints: that of a production run before its first round, and the last one, which is
+        written with the result, before `on_end`."""
 
     def on_end(self, event: Event) -> None:
         """Called when the run is complete and its result is written."""
@@ -82,7 +84,7 @@ def build_callback(given: Any) -> Callback:
         found = find("callback", name, LIBRARY)
     try:
         if options and not isinstance(found, type):
-            raise PmtlError(f"The callback {given!r} is no class, so it takes no options.")
+            raise PmtlError(f"The callback {given!r} is not a class, so it takes no options.")
         if isinstance(given, str) and isinstance(found, type):
             made = construct(found, options, f"callback {name}")
         else:

@@ -165,7 +165,7 @@ class TrainConfig:
         except UnicodeEncodeError as error:
             raise PmtlError(
                 f"The settings hold {error.object[error.start : error.end]!r}, which is not valid "
-                "Unicode and could not be written to a file: rename what is called so."
+                "Unicode and could not be written to a file: rename it."
             ) from error
         if self.patience is not None and (not self.metrics_share or not self.evaluate_every):
             raise PmtlError(
@@ -282,7 +282,7 @@ def _refuse_misplaced(values: Mapping[str, Any], kind: type[TrainConfig]) -> Non
                 )
             elif name in _FEDERATION_SETTINGS and name not in known:
                 problems.append(
-                    f"{name} is a setting of pmtl federation run: here no server has to be trusted."
+                    f"{name} is only for pmtl federation run: this run has no server. Leave it out."
                 )
             elif table != place and name not in parts:
                 where = f"under [{table}]: put it below that line"

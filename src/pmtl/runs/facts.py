@@ -176,7 +176,7 @@ def fingerprint_of(data: FederatedData, key: bytes) -> str:
 
 
 def as_trained(data: FederatedData, facts: RunFacts) -> FederatedData:
-    """The data with the bounds and the scaling that the run gave it, if it came without."""
+    """The data with the run's bounds and scaling, if it has none yet."""
     alike = data.input_shape == facts.input_shape and data.task == facts.task
     raw = not data.is_scaled and data.bounds is None and type(data.x) is np.ndarray
     if facts.bounds is not None and raw and alike:
@@ -188,8 +188,8 @@ def check_data(data: FederatedData, facts: RunFacts, key: bytes = b"") -> None:
     """Refuse data other than what the run was trained on; `key` is the key of its digests."""
     if tuple(data.clients) != facts.clients:
         raise PmtlError(
-            f"The run has {len(facts.clients)} clients, but this data has {data.m} or other ones: "
-            "a federation may not change during a run."
+            f"This data has {data.m} clients, which are not the {len(facts.clients)} clients of "
+            "the run: a federation may not change during a run."
         )
     names = None if data.feature_names is None else tuple(data.feature_names)
     if names != facts.feature_names:
@@ -243,9 +243,8 @@ def rebuild_model(
 
 
 _CHANGED = (
-    "The model {!r} changed since this run was trained: its code, or a part of it that is not "
-    "trained, is another one. The trained weights may mean nothing in it: put the code back as it "
-    "was, or train again."
+    "The model {!r} changed since this run was trained: its code or an untrained part of it is "
+    "different, so the trained weights may not fit it. Put the code back as it was, or train again."
 )
 
 

@@ -80,8 +80,9 @@ class RunFolder:
         key: bytes = b"",
         public: PublicInputs | None = None,
     ) -> RunFolder:
-        """Make a folder that appears with its first files in it, or not at all. `key` is the key of
-        the digests of private values; it is empty in an experiment. Of `public` a copy is kept."""
+        """Make the folder with its first files: after a crash, the whole folder is there or none.
+        `key` is the key of the digests of private values, empty in an experiment. The folder keeps
+        a copy of `public`."""
         path = Path(path)
         cls.refuse_existing(path)
         divided = facts.production
@@ -120,7 +121,7 @@ class RunFolder:
             raise PmtlError(f"There is no run at {path}: give the folder that `pmtl train` wrote.")
         if folder.divided and files.others_have_access(folder.private):
             raise PmtlError(
-                f"{folder.private} holds private files, but not only its owner has access to it: "
+                f"{folder.private} holds private files, but other users have access to it: "
                 f"run `chmod -R go= {folder.private}`, and find out who has read it."
             )
         try:

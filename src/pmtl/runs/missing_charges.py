@@ -24,8 +24,8 @@ from pmtl.runs.result import statement_of
 
 
 def charge_missing(ledger: str | Path, path: str | Path) -> dict[str, Any]:
-    """Charge to `ledger`, whatever its caps are, the releases of the run in the folder `path` that
-    it lacks, and make it the run's ledger.
+    """Charge the releases that the run in the folder `path` made and `ledger` lacks, and make
+    `ledger` the run's own. Caps do not apply.
 
     Returns `charged` (the number of releases of each kind), `passed` (the caps that are now
     exceeded), `complete` (whether the run is), and the `ledger`, `run` and `path`.
@@ -38,7 +38,7 @@ def charge_missing(ledger: str | Path, path: str | Path) -> dict[str, Any]:
         if facts.choice is not None:
             raise PmtlError(
                 f"The run at {path} is the best of a secret number of runs, and a ledger has no "
-                "entry for that: its own releases alone would be too little."
+                "entry for that: to charge only its own releases would be too little."
             )
         checkpoint = folder.checkpoint()
         if checkpoint is not None:

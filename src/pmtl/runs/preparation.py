@@ -106,8 +106,8 @@ def warn_of_start(method: Algorithm, model: FlatModel, start: Iterable[str]) -> 
     if not isinstance(method, ExactAlgorithm) or method.begins_at_start or not names:
         return []
     return [
-        f"The algorithm {method.name!r} finds {' and '.join(names)} by itself and does not use "
-        "what the start has for them: only frozen parts of a start count. Name another algorithm "
+        f"The algorithm {method.name!r} computes {' and '.join(names)} itself and ignores the "
+        "start's values of them: it uses only frozen parts of a start. Name another algorithm "
         "(pmtl, ditto, fedavg) to begin with these weights."
     ]
 

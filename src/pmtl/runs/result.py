@@ -70,10 +70,13 @@ class Run(Predicting, RunView):
         digest_key: bytes = b"",
         alone: Weights | None = None,
     ) -> None:
-        """Made by `train`, `resume` and `load_run`, with the attributes above. `personal_weights`
-        is None if clients have no models of their own; `data` is read from where the run found it
-        unless given; `alone` gives the weights that clients would have without the others, if
-        known."""
+        """Made by `train`, `resume` and `load_run`, with the attributes above.
+
+        Args:
+            personal_weights: None if clients have no models of their own.
+            data: the federation; by default it is read from where the run found it.
+            alone: gives the weights that clients have without the others, if known.
+        """
         self.facts = facts
         self.clients: tuple[str, ...] = facts.clients
         self.privacy = privacy
@@ -114,7 +117,11 @@ class Run(Predicting, RunView):
         return self._models.module(self.shared_weights[0], None)
 
     def shared_for(self, client: str) -> nn.Module:
-        """The shared model for the client with this name."""
+        """The shared model that a client reads.
+
+        Args:
+            client: the name of the client.
+        """
         return self._models.shared_module(client)
 
     @property

@@ -152,7 +152,7 @@ def start(
     warn: Callable[[str], None] | None = None,
     team: Team = ALONE,
 ) -> Run:
-    """Train as configured; `data`, `model` and `algorithm` replace what no spec can name."""
+    """Train as configured; `data`, `model` and `algorithm` are objects that no spec can name."""
     show, secret = progress and team.leader, config.mode == "production"
     called = build_callbacks(callbacks)
     find_metrics(config.metric)  # An unknown metric is refused before anything is spent.
@@ -291,9 +291,9 @@ def resume(
             )
         if config.seed is not None and simulation.noise_key.text != facts.noise_key:
             raise PmtlError(
-                f"The run at {path} cannot continue to the same bits: the code of its model or "
-                "algorithm or sampling scheme, or the version of pmtl, is not the one it was "
-                "started with. Restore that, or start a new run."
+                f"The run at {path} cannot continue to the same bits: the code of its model, "
+                "algorithm or sampling scheme, or the version of pmtl, has changed since it was "
+                "started. Restore the old one, or start a new run."
             )
         if budget is not None:
             budget.check_identity(facts.ledger_id)

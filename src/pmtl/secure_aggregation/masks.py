@@ -2,7 +2,7 @@
 
 Sites i < j agree on a secret (X25519). HKDF binds it to the attempt and to the whole cohort, and
 ChaCha20 expands it into numbers modulo 2⁶⁴. Site i adds them and site j subtracts them, so each
-masked upload is uniformly distributed for whoever lacks one of the keys, and the masks of all
+masked upload is uniformly distributed for anyone without one of the keys, and the masks of all
 sites sum to zero (Bonawitz et al. 2017, without its recovery from dropouts: an attempt is all or
 nothing).
 """

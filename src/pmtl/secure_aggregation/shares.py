@@ -27,7 +27,7 @@ from pmtl.errors import PublicError
 from pmtl.privacy.accounting.distributed import LEAST_SHARE
 from pmtl.privacy.grid import Grid
 
-#: The proof's distance is below 10^−400 for so many numbers, or the noise is refused.
+#: Noise is refused unless the proof's distance is below 10^−400 for this many numbers.
 _MOST_NUMBERS, _LEAST_DIGITS = 10**9, 400
 
 

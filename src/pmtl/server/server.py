@@ -45,7 +45,11 @@ class ServerState:
 class Server:
     """Plan, sampler, billboard and gate of one run.
 
-    In all methods `state` is the server's state, `tally` an open round's sum, `client` a number.
+    In the methods:
+        - state: the server's state.
+        - tally: the sum of an open round.
+        - client: the number of a client.
+        - round: the number of a round, from 0.
     """
 
     def __init__(
@@ -92,7 +96,11 @@ class Server:
         self.gate = Release(plan, self.billboard, noise, charge, one_by_one=self.production)
 
     def start(self, common: Tensor) -> ServerState:
-        """The state before the first round; `common` [P] is the common start of all clients."""
+        """The state before the first round.
+
+        Args:
+            common: `[P]`, the common start of all clients.
+        """
         shared = self.billboard.first(self.algorithm.billboard_start(common))
         return ServerState(0, shared, self.algorithm.server_start(shared))
 
@@ -108,7 +116,11 @@ class Server:
         return RoundMessage(state.round, read.cpu().numpy().copy())
 
     def open(self, state: ServerState, cohort: NDArray[np.int64] | None = None) -> Tally:
-        """An empty sum for the next round, and its `cohort`, if it was not drawn before."""
+        """An empty sum for the next round.
+
+        Args:
+            cohort: the numbers of its clients; drawn now unless given.
+        """
         size = self.algorithm.upload_size(state.round)
         tally = self.gate.open(state.round, state.shared, size)
         drawn = self.draw(state.round) if cohort is None else cohort
@@ -118,11 +130,13 @@ class Server:
     def receive(
         self, tally: Tally, client: int, round: int, upload: Mapping[str, Any] | bytes
     ) -> None:
-        """Clip and add the `upload` that the site of one client sent for a `round`, as a mapping
-        or as bytes.
+        """Clip and add what the site of one client sent.
 
         An invalid upload counts as zero. Uploads of clients outside the cohort are dropped: the
         accountant relies on who was drawn.
+
+        Args:
+            upload: the message, as a mapping or as bytes.
         """
         if client not in tally.cohort:
             return
@@ -162,7 +176,11 @@ class Server:
 
     def publish(self, tally: Tally, state: ServerState, noisy: bool = False) -> None:
         """Charge the round, add noise, let the algorithm's server make its step, and move `state`
-        to after the round. `noisy`: the sites added the noise (`Release.publish`)."""
+        to after the round.
+
+        Args:
+            noisy: whether the sites added the noise (`Release.publish`).
+        """
         if tally.round != state.round or state.round >= self.plan.rounds:
             raise PmtlError(
                 f"Round {tally.round} cannot be published: the next one is {state.round}, and the "

@@ -45,7 +45,7 @@ def failure_notes(
     notify_owner: Callable[[str], None], names: Sequence[str], what: str, round: int
 ) -> Failed:
     """A function that tells the owner of the data about a client that could not be computed.
-    `names` are those of the clients, and `what` is what could not be done with one."""
+    `names` are the clients' names, and `what` is the word for the failed work ("trained")."""
 
     def failed(client: int, error: Exception) -> None:
         notify_owner(

@@ -278,8 +278,8 @@ def _standard(package: str) -> bool:
 
 @cache
 def _installed(package: str) -> bool:
-    """Whether this is an installed package with a version, which stands for its code. Without one,
-    it is identified by its code."""
+    """Whether this is an installed package with a version. The version then stands for the code; a
+    package without a version is identified by its code."""
     module = sys.modules.get(package)
     file = getattr(module, "__file__", None) or ""
     return _is_in_site_packages(file) and bool(getattr(module, "__version__", ""))

@@ -41,8 +41,11 @@ class RunState(ServerState):
 
 
 class Simulation:
-    """One server and many sites, round by round; `simulate` makes one. In all methods `state` is
-    the state of the run, and `clients` are numbers of clients.
+    """One server and many sites, round by round; `simulate` makes one.
+
+    In the methods:
+        - state: the state of the run.
+        - clients: numbers of clients.
 
     Args:
         server: the server.
@@ -223,7 +226,7 @@ class Simulation:
         self.team.distribute(state.store)
 
     def predictors(self, state: RunState, clients: Ints) -> Tensor:
-        """The weights `[K, P]` with which the clients predict."""
+        """The weights `[K, P]` with which the `clients` predict."""
         own, shared = state.store.gather(clients), self._read(state.shared, clients)
         return self.sites.predictors(own, shared)
 

@@ -88,7 +88,7 @@ class PMTLEstimator(BaseEstimator):  # type: ignore[misc]
             privacy: further fields of `PrivacyRequest` (`{"rounds": 20, "cohort": 50}`).
             local: a client's work in a round, fields of `LocalTraining` (`{"lr": 0.1}`).
             group_column: the column of `X` that names the client, by name or position, instead of
-                `groups`. It is no feature.
+                `groups`. It is not a feature.
             ledger: the clients' ledger; every fit is charged to it.
             mode: "experiment" (seeded) or "production" (the operating system's randomness).
             folder: where every fit keeps its run, each in a new folder; by default in memory.
@@ -226,7 +226,7 @@ class PMTLEstimator(BaseEstimator):  # type: ignore[misc]
         facts = self.run_.facts
         if facts.shares and not facts.shows_model:
             raise PmtlError(
-                "The clients of this fit have units of the target of their own, and there is no "
+                "Each client of this fit has its own unit of the target, so there is no "
                 "shared model for other clients: pass groups=… with clients that fit saw, or fit "
                 'with public bounds of the target (bounds={"target": (low, high)}).'
             )

@@ -38,7 +38,7 @@ def without_column(X: Any, column: str | int | None, groups: Any) -> tuple[Any, 
 
 
 def check_rows(estimator: Any, X: Any, *y: Any, **how: Any) -> Any:
-    """scikit-learn's `validate_data`. Columns of a frame that are no numbers are named at once."""
+    """scikit-learn's `validate_data`. One error names all columns of a frame without numbers."""
     try:
         return validate_data(estimator, X, *y, accept_sparse="csr", **how)
     except (ValueError, TypeError) as error:

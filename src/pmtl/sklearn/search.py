@@ -74,7 +74,7 @@ class SearchCost:
 
 def search_cost(search: Any, groups: Any) -> SearchCost:
     """The cost of a `GridSearchCV` or `RandomizedSearchCV` over an estimator of this package,
-    before or after it is fitted. Every client is counted in every fit, which is never too little.
+    before or after it is fitted. Every client counts in every fit, so the cost is never too low.
 
     Args:
         search: the search; its estimator may be a pipeline that ends in one of ours.

@@ -35,7 +35,7 @@ def run_name(path: Path | None) -> str:
 
 
 def read(path: Path | None, name: str) -> dict[str, Any] | None:
-    """A JSON file of the run, if it is there. `privacy.json` is, when the run is complete."""
+    """A JSON file of the run, if it exists; `privacy.json` exists when the run is complete."""
     if path is None or not (path / name).exists():
         return None
     return files.read_json(path / name)

@@ -25,7 +25,7 @@ class Bar:
             self._display.update(self._task, advance=1, **more)
 
     def expect(self, total: int) -> None:
-        """There are so many units, which was not known before."""
+        """Set the total once it is known."""
         if self._display is not None:
             self._display.update(self._task, total=total)
 
@@ -63,7 +63,7 @@ class _NotebookDisplay:
         self._handle.update(self._library.HTML(self.text()))
 
     def text(self) -> str:
-        """The bar; one without a total only moves."""
+        """The bar as HTML; without a total it only moves."""
         what, note = escape(self._what), escape(self._note)
         far = "" if self._total is None else f' value="{self._done}" max="{self._total}"'
         count = f"{self._done}" if self._total is None else f"{self._done}/{self._total}"

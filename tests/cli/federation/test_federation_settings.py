@@ -75,7 +75,7 @@ def test_settings_of_other_runs_are_refused_and_not_ignored(tmp_path, content, n
 def test_a_simulation_has_no_such_setting(file, pmtl_command):
     outcome = pmtl_command("train", "--config", file)
     assert outcome.status == 2
-    assert "secure_aggregation is a setting of pmtl federation run" in " ".join(outcome.err.split())
+    assert "secure_aggregation is only for pmtl federation run" in " ".join(outcome.err.split())
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_image_troubles(tmp_path, monkeypatch):
     path, _ = images(tmp_path)
     with pytest.raises(PmtlError, match=r"names of images.*images=FOLDER"):
         load(path)
-    with pytest.raises(PmtlError, match="no folder"):
+    with pytest.raises(PmtlError, match="which does not exist"):
         load(f"{path}:images={tmp_path / 'nowhere'}")
     (tmp_path / "img" / "3.png").write_bytes(b"not a picture")
     with pytest.raises(PmtlError, match=r"3\.png cannot be read"):

@@ -98,8 +98,8 @@ def test_all_problems_of_a_table_come_at_once_each_with_a_remedy():
         "5 problems",
         "'n' has a cell without a value (first in row 1",
         'missing = "indicator", "fill" or "drop" under [columns.n]',
-        "'n' has a cell that is no number (first in row 2, counting from 0: 'many')",
-        "'b' has a cell that is no boolean (first in row 0, counting from 0: 'maybe')",
+        "'n' has a cell that is not a number (first in row 2, counting from 0: 'many')",
+        "'b' has a cell that is not a boolean (first in row 0, counting from 0: 'maybe')",
         "'c' has 2 cells that are not among its categories",
         "drop={d}",
     ):

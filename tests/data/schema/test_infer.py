@@ -187,7 +187,7 @@ def test_targets(target, task, labels, kind):
 def test_a_target_that_names_the_rows_is_told():
     data = federation(target=[f"v{k}" for k in range(ROWS)])
     (told,) = (line for line in describe(data)["warnings"] if "classes in 40 rows" in line)
-    assert "Name another column with --target" in told
+    assert "name another one with --target" in told
     assert not [line for line in describe(federation())["warnings"] if "classes in" in line]
 
 

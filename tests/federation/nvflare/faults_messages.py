@@ -91,9 +91,9 @@ def test_lies_count_as_zero_or_as_no_answer(federation, tmp_path):
 @pytest.mark.parametrize(
     ("round", "sentence"),
     [
-        (6, "It sent something that is no message"),
-        (7, "It sent something that is no message"),
-        (8, "It sent something that is no message"),
+        (6, "It sent something that is not a message"),
+        (7, "It sent something that is not a message"),
+        (8, "It sent something that is not a message"),
         (9, "It sent an answer that was not asked for"),
         (10, "It sent an answer that was not asked for"),
         (12, "It sent an answer that was not asked for"),

@@ -57,8 +57,8 @@ def test_our_own_job_is_run_also_when_it_is_signed(tmp_path):
         ),
         (("pmtl.json", lambda c: b"[" * 10**5), [], "cannot be read"),
         (("pmtl.json", lambda c: b" " * (2**20 + 1)), [], "too long"),
-        (("pmtl.json", lambda c: b'{"name": "../../etc"}'), [], "no name for a run"),
-        (("pmtl.json", lambda c: b'{"name": "\\u212a"}'), [], "no name for a run"),
+        (("pmtl.json", lambda c: b'{"name": "../../etc"}'), [], "not a valid run name"),
+        (("pmtl.json", lambda c: b'{"name": "\\u212a"}'), [], "not a valid run name"),
         (("pmtl.json", lambda c: b"{}"), [], "no name of a run"),
     ],
 )

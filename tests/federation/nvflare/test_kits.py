@@ -129,15 +129,15 @@ def test_a_changed_policy_is_written_anew_and_custom_code_is_refused(kits):
     [
         ("fl.example.org:0", ["a"], "no valid port"),
         ("fl.example.org:http", ["a"], "no valid port"),
-        ("::1", ["a"], "no host name"),
-        ("https://fl.example.org", ["a"], "no host name"),
-        ("", ["a"], "no host name"),
+        ("::1", ["a"], "not a host name"),
+        ("https://fl.example.org", ["a"], "not a host name"),
+        ("", ["a"], "not a host name"),
         ("h", [], "at least one site"),
         ("h", ["a", "A"], "twice"),
         ("h", ["server"], "reserved"),
-        ("h", ["../a"], "no name for a site"),
-        ("h", ["a.b"], "no name for a site"),
-        ("h", ["a" * 41], "no name for a site"),
+        ("h", ["../a"], "not a valid site name"),
+        ("h", ["a.b"], "not a valid site name"),
+        ("h", ["a" * 41], "not a valid site name"),
     ],
 )
 def test_mistakes_are_sentences_and_leave_nothing(tmp_path, server, sites, sentence):
@@ -160,7 +160,7 @@ def test_another_kit_than_the_command_needs_is_refused(kits, tmp_path):
     out, _ = kits
     with pytest.raises(PmtlError, match="is the kit of a site, and this command needs that of the"):
         check_role(out / "north", "server")
-    with pytest.raises(PmtlError, match="is no kit"):
+    with pytest.raises(PmtlError, match="is not a kit"):
         check_role(out, "server")
     with pytest.raises(PmtlError, match="There is no folder"):
         check_role(tmp_path / "none", "admin")

@@ -47,8 +47,11 @@ class ExactAlgorithm(Algorithm):
     """An algorithm whose clients use all their rows at once instead of taking steps.
 
     `compute_uploads` and `finish` are written for many clients at once; a client's result does not
-    depend on the other clients. `rows` are all training rows of the clients, `billboard` [K, B] is
-    what each client reads.
+    depend on the other clients.
+
+    In the methods:
+        - rows: all training rows of the K clients.
+        - billboard: `[K, B]`, what each client reads.
     """
 
     exact: ClassVar[bool] = True
@@ -59,8 +62,12 @@ class ExactAlgorithm(Algorithm):
     uses_last_upload: ClassVar[bool] = False
 
     def reader(self, model: FlatModel, input_shape: tuple[int, ...]) -> LastLayer | Network:
-        """Converts a client's rows of `input_shape` to `ClientRows`; by default with the model's
-        linear part."""
+        """Converts a client's rows to `ClientRows`; by default with the model's linear part.
+
+        Args:
+            model: the model.
+            input_shape: the shape of a row.
+        """
         from pmtl.models.linear.last_layer import last_layer  # Only exact algorithms need it.
 
         layer = last_layer(model, input_shape)
@@ -79,7 +86,11 @@ class ExactAlgorithm(Algorithm):
         return None
 
     def with_part(self, part: Share) -> ExactAlgorithm:
-        """The algorithm on the `part` of the model that is shared."""
+        """The algorithm on a part of the model.
+
+        Args:
+            part: the part that is shared.
+        """
         raise PmtlError(
             f"The algorithm {self.name!r} cannot share a part of a model: it works on the whole "
             f"model. Leave share out, or use {names_sharing_parts()}."
@@ -106,7 +117,11 @@ class ExactAlgorithm(Algorithm):
 
     @abstractmethod
     def with_noise(self, noise: float) -> ExactAlgorithm:
-        """The algorithm for a plan whose releases have this noise, for uploads of norm 1."""
+        """The algorithm for a plan with this noise.
+
+        Args:
+            noise: its standard deviation on the average, for uploads of norm 1.
+        """
 
     def repeats(self, round: int) -> bool:
         """Whether the uploads of this round are the same as in the round before."""
@@ -125,7 +140,11 @@ class ExactAlgorithm(Algorithm):
         """What clients own after the last release [K, own]."""
 
     def finish_after(self, rows: ClientRows, billboard: Tensor, last: Tensor) -> Tensor:
-        """`finish`, given the clients' last uploads before clipping [K, U]."""
+        """`finish`, given the last uploads.
+
+        Args:
+            last: `[K, U]`, the clients' last uploads before clipping.
+        """
         return self.finish(rows, billboard)
 
     def _takes_no_steps(self, *args: Any, **kwargs: Any) -> Any:

@@ -22,9 +22,19 @@ from pmtl.models import Layout
 
 @dataclass(frozen=True, eq=False)
 class Share(ABC):
-    """One way to share a part of a model. `layout` is that of the shared vector s."""
+    """One way to share a part of a model.
 
-    layout: Layout
+    In the methods:
+        - s: `[k]`, the shared numbers.
+        - p: `[personal_size]`, the personal numbers.
+        - common: `[P]`, the weights of the common start.
+        - numbers: the shared numbers, then the personal ones.
+        - gradient: `[P]`, the gradient of the weights.
+        - shared: `[vectors, k]`, the billboard.
+        - device, dtype: of the tensors.
+    """
+
+    layout: Layout  #: names, shapes and places of the shared numbers
 
     @property
     def size(self) -> int:
@@ -38,27 +48,31 @@ class Share(ABC):
 
     @abstractmethod
     def first(self, common: Tensor) -> Tensor:
-        """[k] the shared numbers of the common start `[P]`."""
+        """[k] the shared numbers of the common start."""
 
     @abstractmethod
     def own(self, common: Tensor) -> Tensor:
-        """[personal_size] the personal numbers of the common start `[P]`."""
+        """[personal_size] the personal numbers of the common start."""
 
     @abstractmethod
     def join(self, s: Tensor, p: Tensor) -> Tensor:
-        """[P] the weights of shared numbers `s` and personal numbers `p`."""
+        """[P] the weights of shared and personal numbers."""
 
     def join_vector(self, numbers: Tensor) -> Tensor:
-        """[P] the weights of a vector of `numbers`: the shared ones, then the personal ones."""
+        """[P] the weights of a vector of numbers."""
         return self.join(numbers[: self.size], numbers[self.size :])
 
     @abstractmethod
     def pull_back(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients of s and of p, given the gradient `[P]` of the weights."""
+        """The gradients of s and of p, given the gradient of the weights."""
 
     def number_scales(self, scales: Tensor) -> Tensor:
-        """The sizes of the shared and the personal numbers, from the sizes `scales` [P] of the
-        weights. Numbers along directions all get the same size."""
+        """The sizes of the shared and the personal numbers. Numbers along directions all get the
+        same size.
+
+        Args:
+            scales: `[P]`, the sizes of the weights.
+        """
         if self.personal_size:
             return torch.cat(self.pull_back(scales))
         usual: Tensor = scales.norm() / math.sqrt(self.size)
@@ -66,11 +80,11 @@ class Share(ABC):
 
     @abstractmethod
     def published(self, shared: Tensor) -> Tensor:
-        """The weights `[vectors, P]` of the shared models, given the billboard `[vectors, k]`.
-        Personal numbers are those of the common start."""
+        """The weights `[vectors, P]` of the shared models. Personal numbers are those of the common
+        start."""
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Self:
-        """The same map on another device; its numbers have the type `dtype`."""
+        """The same map on another device."""
 
         def moved(value: Any) -> Any:
             if isinstance(value, tuple):

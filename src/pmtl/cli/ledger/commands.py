@@ -19,7 +19,7 @@ from pmtl.privacy.plan import PrivacyRequest
 from pmtl.views.run_view import epsilon_number
 
 app = typer.Typer(
-    help="What all runs on the same clients have spent together, and how much they may.",
+    help="What all runs on the same clients have spent together, and how much they may spend.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -44,7 +44,7 @@ def create(
 
     It keeps the names of the clients, which are public, and an account for each. Clients may join
     and leave later: a run charges the clients it could sample. All runs on the same clients must
-    share one ledger: each of two would have only a part of what was spent.
+    share one ledger: two ledgers would each have only a part of what was spent.
 
     Two more files are PATH.head (the newest entry, so that restoring an old copy is noticed) and
     PATH.lock. Keep and move PATH and PATH.head together.

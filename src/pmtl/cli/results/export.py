@@ -65,4 +65,4 @@ def _lines(done: Exported) -> Iterator[str]:
     if done.private_to is not None:
         yield f"Private to client {done.private_to}: give it to this client only."
     elif "" not in done.models:
-        yield "Private: give each client its own file and no other one."
+        yield "Private: give each client only its own file."

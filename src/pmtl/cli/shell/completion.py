@@ -21,7 +21,7 @@ Completer = Callable[[str], list[str]]
 
 
 def completer(name: str, values: Sequence[str] = ()) -> Completer | None:
-    """A function from the beginning of a value to all values that begin so. `name` is the
+    """A function from the beginning of a value to all values that begin with it. `name` is the
     name of a setting, "callback" or "run"; None if nothing is known of its values."""
     if name == "run":
         return _runs
@@ -60,7 +60,7 @@ def _runs(incomplete: str) -> list[str]:
 
 
 def _paths(incomplete: str) -> list[str]:
-    """Files and folders whose path begins so; folders end with a slash."""
+    """Files and folders whose path begins with the text; folders end with a slash."""
     folder, slash, begin = incomplete.rpartition("/")
     try:
         found = sorted(Path(folder + slash or ".").iterdir())

@@ -65,7 +65,11 @@ class Bounds:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Bounds:
-        """The inverse of `to_dict`."""
+        """The inverse of `to_dict`.
+
+        Args:
+            values: what `to_dict` returned.
+        """
         features = (None if pair is None else (pair[0], pair[1]) for pair in values["features"])
         target = values["target"]
         return cls(tuple(features), None if target is None else (target[0], target[1]))
@@ -75,7 +79,7 @@ def read_bounds(path: str | Path) -> dict[str, Range]:
     """The bounds of a TOML file, by the names of columns."""
     if not isinstance(path, (str, Path)):
         raise PublicError(
-            "Bounds of a file's columns are in a TOML file, whose path is given; a mapping is for "
+            "For a data file, bounds are the path of a TOML file; a mapping is for "
             "FederatedData.from_arrays and from_frame."
         )
     from pmtl.data.schema import Schema
@@ -125,7 +129,7 @@ def find_bounds(
 ) -> Bounds:
     """The bounds of a federation's columns, from what the user gave. `shape` is a row's shape.
     Without the `names` of features, columns are named by their positions. `words` are the columns
-    of text whose words are the features, if they are."""
+    of text, if their words are the features."""
     if isinstance(given, Bounds):
         return given
     if isinstance(given, (str, Path)):

@@ -51,8 +51,19 @@ def read_hdf5(
     clients: int | None = None,
     progress: bool = False,
 ) -> Columns:
-    """The rows of a file or folder; docs/data.md has the options. At most `clients` clients with
-    `min_rows` rows are read. By default the lists of words and tags are those beside the data."""
+    """The rows of TensorFlow Federated's files: pixels, or StackOverflow's words and tags.
+
+    Args:
+        path: the file or the folder.
+        words: how many words are columns, the first of the list; 10,000 unless given.
+        vocabulary: a file with the words; by default the list beside the data.
+        hash: into how many columns words are hashed, instead of a list.
+        tags: how many tags are targets, the first of the list; 500 unless given.
+        taglist: a file with the tags; by default the list beside the data.
+        min_rows: clients with fewer rows are left out.
+        clients: at most this many clients are read.
+        progress: show a progress bar.
+    """
     options = TextOptions(words, vocabulary, hash, tags, taglist)
     with ExitStack() as stack:
         files = {

@@ -50,10 +50,16 @@ class Shard:
 def read_leaf(
     path: Path, images: str | None = None, size: int = 84, progress: bool = False
 ) -> Columns:
-    """The rows of a LEAF file, folder or zip. Images are resized to `size` × `size`; `images` is
-    their folder, by default LEAF's own."""
+    """The rows of a LEAF file, folder or zip.
+
+    Args:
+        path: the file, the folder or the zip.
+        images: the folder of the images; by default LEAF's own.
+        size: images are resized to this many pixels in width and height.
+        progress: show a progress bar.
+    """
     if images is not None and not Path(images).is_dir():
-        raise PmtlError(f"There is no folder {images}, which images= names.")
+        raise PmtlError(f"images= names the folder {images}, which does not exist.")
     if not 1 <= size <= MAX_IMAGE_WIDTH:
         raise PmtlError(f"size={size} was given: images are 1 to {MAX_IMAGE_WIDTH} pixels wide.")
     usual = next((path / folder for folder in IMAGES if (path / folder).is_dir()), None)
@@ -189,8 +195,8 @@ class _Rows:
         if self._images is not None:
             if not all(isinstance(name, str) for name in x):
                 raise PmtlError(
-                    f"x of {where} is not a list of file names of images in {self._images}, unlike "
-                    "the x of other users or in contradiction to images=."
+                    f"x of {where} is not a list of names of image files in {self._images}, but "
+                    "images= or the x of other users says that it is."
                 )
             return _read_images(self._images, x, self._size)
         try:

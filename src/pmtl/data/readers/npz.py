@@ -32,8 +32,12 @@ Read = Callable[[str], NDArray[Any]]
 
 
 def read_npz(path: Path, *, lenient: bool = False) -> Columns:
-    """The arrays of a `.npz` file or, memory-mapped, those of a folder of `.npy` files. `lenient`
-    changes nothing: unusable rows are left out later."""
+    """The arrays of a `.npz` file or, memory-mapped, those of a folder of `.npy` files.
+
+    Args:
+        path: the file or the folder.
+        lenient: changes nothing here: unusable rows are left out later.
+    """
     with _opened(path, "copy it again or write it again with numpy.savez") as (names, read):
         needed = ("y", "client") if names.issuperset(SPARSE) else ("x", "y", "client")
         for name in needed:

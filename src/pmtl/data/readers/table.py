@@ -115,8 +115,28 @@ def read_table(
     lenient: bool = False,
     progress: bool = False,
 ) -> Columns:
-    """The columns of a table file; docs/data.md has the options. If `lenient`, unusable rows are
-    marked instead of refused."""
+    """The columns of a table file.
+
+    Args:
+        path: the file.
+        client: the column that names the client; `client` or `client_id` unless given.
+        target: the column to predict, or several joined by `+`; `target`, `y` or `label` unless
+            given.
+        split: the column that says train, validation or test; `split`, if there is one, unless
+            given.
+        drop: columns to leave out, a list or joined by `+`.
+        text: columns of text that become words, joined by `+`.
+        words: how many words are columns: the most used, or the first of `vocabulary`.
+        vocabulary: a file with the words.
+        hash: into how many columns words are hashed; 10,000 unless words are listed.
+        tags: how many tags are targets: the most used, or the first of `taglist`.
+        taglist: a file with the tags.
+        schema: what the columns hold, or a file that says so.
+        task: regression, classification or multilabel; found from the target unless given.
+        bounds: public (low, high) of columns by name, or a file with them.
+        lenient: mark unusable rows instead of refusing the file.
+        progress: show a progress bar.
+    """
     options = TextOptions(words, vocabulary, hash, tags, taglist)
     known = None if text is None else (options.word_bags(), options.tag_bags())
     if text is None and options.given:

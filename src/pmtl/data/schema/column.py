@@ -34,9 +34,9 @@ EPOCH = datetime.datetime(2000, 1, 1)
 class Column:
     """What is publicly known about one column of a table."""
 
-    name: str
-    kind: str | None = "number"  #: None for a column that is no feature or target
-    role: str = "feature"
+    name: str  #: as in the table
+    kind: str | None = "number"  #: None for a column that is neither a feature nor a target
+    role: str = "feature"  #: feature, target, client, split or dropped
     low: float | None = None  #: the least possible number or date (in days since 2000-01-01)
     high: float | None = None  #: the largest possible one; both are public, or None
     #: The possible values of a category, or the classes of a target.
@@ -136,7 +136,12 @@ class Column:
 
     @classmethod
     def from_dict(cls, name: str, values: Any) -> Column:
-        """The inverse of `to_dict`; unknown settings are refused."""
+        """The inverse of `to_dict`; unknown settings are refused.
+
+        Args:
+            name: the name of the column.
+            values: what `to_dict` returned.
+        """
         if not isinstance(values, Mapping):
             raise PublicError(
                 f"the column {name!r} must be a table [columns.{name}] with kind, role, …."

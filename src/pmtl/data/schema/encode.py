@@ -51,7 +51,7 @@ class _Problem:
                 f"{self.row}, counting from 0): fill in, or write missing = {choices} under "
                 f"[columns.{name}] of a schema."
             )
-        what = "not among its categories" if category else f"no {column.kind}"
+        what = "not among its categories" if category else f"not a {column.kind}"
         what += " with a decimal comma" if column.decimal == "," else ""
         what = _cells(self.count, f"that is {what}", f"that are {what}")
         return (
@@ -102,8 +102,8 @@ class Encoder:
         """The cells of a column: the numbers, or the places of categories (−1: unknown)."""
         if not is_readable(cells.type):
             raise PublicError(
-                f"The column {column.name!r} holds {cells.type}, which is no {column.kind}: leave "
-                f"it out with drop={column.name}, or make columns of it."
+                f"The column {column.name!r} holds {cells.type}, which is not a {column.kind}: "
+                f"leave it out with drop={column.name}, or make columns of it."
             )
         more, size = column.missing_values, column.hash
         if column.kind == "number":

@@ -26,7 +26,7 @@ MOST_CATEGORIES, HASHED_VALUES = 30, 8
 MOST_CLASSES = 1000
 #: Whole numbers with more values than this are taken for amounts, not for classes.
 MOST_NUMBERS = 100
-#: A column of text identifies rows if this share of at least so many cells is distinct.
+#: A text column with at least _ID_ROWS cells identifies rows if _ID_SHARE of them are distinct.
 _ID_SHARE, _ID_ROWS = 0.9, 20
 _ID_NAME = re.compile(r"(?i:(^|[_\W])(id|uid|uuid|guid|identifier)$)|[a-z](Id|ID)$")
 

@@ -35,8 +35,8 @@ class Inputs:
 
     def columns(self, table: Table, others: Collection[str | None] = ()) -> tuple[str, ...]:
         """The columns of a table that hold features. If they had no names in training, these are
-        all columns but the `others`, in their order. With a schema, any but the `others` that it
-        does not know are refused."""
+        all columns but the `others`, in their order. With a schema, columns that it does not know
+        are refused, except the `others`."""
         if self.schema is not None:
             known = [name for name in others if name is not None]
             self.schema.check_names(table.names, table.where, ignore=known)
@@ -71,7 +71,7 @@ class Inputs:
         return x, self.check(x, table.lenient, first)
 
     def check(self, x: Any, lenient: bool = False, first: int = 0) -> Mask:
-        """Which of these rows are usable; if not `lenient`, one that is not is refused."""
+        """Which of these rows are usable; unless `lenient`, an unusable row is refused."""
         finite = np.isfinite(x) if x.dtype.kind == "f" else np.ones(x.shape, dtype=bool)
         if self.schema is not None:
             finite |= np.isnan(x)
@@ -93,7 +93,7 @@ class Inputs:
 
     def part(self, x: Any, rows: slice, lenient: bool = False) -> tuple[Any, Mask]:
         """Some rows of an array as the model reads them, and which of them are usable."""
-        if is_sparse(x):  # `array` refused those that are not.
+        if is_sparse(x):  # `array` refused unusable rows.
             return x[rows], np.ones(rows.stop - rows.start, dtype=bool)
         some = (checks.as_model_input if self.pixels else checks.as_float32)(x[rows])
         return some, self.check(some, lenient, rows.start)

@@ -85,7 +85,11 @@ class Schema:
         return tuple(column for column in self.columns if column.role == "target")
 
     def named(self, role: str) -> str | None:
-        """The column that has the role `role` (client or split), if there is one."""
+        """The name of the column with a role, if there is one.
+
+        Args:
+            role: "client" or "split".
+        """
         return next((column.name for column in self.columns if column.role == role), None)
 
     @property
@@ -123,7 +127,8 @@ class Schema:
         columns = {column.name: column for column in self.columns}
         known = {name: column.kind or column.role for name, column in columns.items()}
         problems = [
-            f"there are bounds for {name!r}, which is no column of it.{did_you_mean(name, known)}"
+            f"there are bounds for {name!r}, which is not one of its columns."
+            + did_you_mean(name, known)
             for name in given
             if name not in known
         ]

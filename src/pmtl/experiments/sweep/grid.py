@@ -62,11 +62,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of the grid; `epsilon` is None for an algorithm that shares nothing."""
+    """One run of the grid."""
 
-    candidate: Candidate
-    epsilon: float | None
-    seed: int
+    candidate: Candidate  #: the method and its settings
+    epsilon: float | None  #: ε; None for an algorithm that shares nothing
+    seed: int  #: of the run
 
     def __str__(self) -> str:
         """The name of its folder: a readable name, with a key if that may be ambiguous."""

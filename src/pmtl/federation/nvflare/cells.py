@@ -17,7 +17,7 @@ CHANNEL = "pmtl"
 ASK, PING, ECHO = "ask", "ping", "echo"
 PING_BYTES = 16  #: of the number of a site's process
 _PING_SECONDS, _PING_EVERY = 3.0, 2.0
-_GIVE_UP = 30.0  # Seconds without a sign of life, after which an answer is not awaited any longer.
+_GIVE_UP = 30.0  # Seconds without a sign of life after which the server stops waiting for a site.
 
 
 class CellTransport:
@@ -48,9 +48,9 @@ class CellTransport:
         wait_for: frozenset[str] | None = None,
         topic: str = ASK,
     ) -> dict[str, bytes]:
-        """As `Transport.ask`. An answer is not awaited any longer if the site's process has ended:
-        it was started again since, or gives no sign of life for 30 seconds. With the topic `ECHO`
-        sites send back what they received, for measuring, and do nothing else."""
+        """As `Transport.ask`. The server stops waiting for a site if the site's process was started
+        again, or gives no sign of life for 30 seconds. With the topic `ECHO` sites only send back
+        what they received, for measuring."""
         if unknown := set(messages) - set(self.sites):
             raise ValueError(f"no site has the name {sorted(unknown)[0]!r}")
         self.asked += 1
@@ -89,7 +89,7 @@ class CellTransport:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _ping(self, sites: frozenset[str], seconds: float = _PING_SECONDS) -> dict[str, bytes]:
-        """The number of each site's process, of the sites that answer at once."""
+        """The number of the process of each site that answers at once."""
         late = Signal()
         asked = {
             site: self._threads.submit(self._request, site, b"", seconds, PING, late)
@@ -142,7 +142,7 @@ def _release(site: str) -> None:
 
 
 class _Pending:
-    """Which of the sites that are awaited have lost what they were asked."""
+    """Finds awaited sites that have lost the request."""
 
     def __init__(self, alive: Mapping[str, bytes]) -> None:
         self.lost: frozenset[str] = frozenset()
@@ -158,7 +158,7 @@ class _Pending:
         return True
 
     def answered(self, asked: frozenset[str], numbers: Mapping[str, bytes]) -> None:
-        """What the sites that were pinged have answered."""
+        """Record the answers of the sites that were pinged."""
         now = time.monotonic()
         self._answered |= dict.fromkeys(numbers, now)
         self.lost |= {

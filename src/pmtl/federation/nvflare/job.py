@@ -16,7 +16,7 @@ from pmtl.federation.nvflare.policy import CONTROLLER
 FOLDER = "pmtl"  #: the job's folder, and its name
 SETTINGS = "pmtl.json"
 LARGEST_SETTINGS = 2**20  #: bytes
-#: With which the submitter's side signs every folder.
+#: The files with which the submitter's side signs every folder.
 _SIGNATURES = {".__nvfl_sig.json", ".__nvfl_submitter.crt"}
 _META = {
     "name": FOLDER,

@@ -33,7 +33,7 @@ _PROJECT = "pmtl"  # The name in the root certificate, and of NVFLARE's folder.
 _ABOUT = "federation.json"  # In the folder ca: the server's address, and all names of sites.
 _ROOT_DAYS = 3650  # The root certificate; those of participants are valid for 360 days.
 _SOON = datetime.timedelta(days=30)  # Before a certificate's end.
-_EARLIER = datetime.timedelta(days=1)  # So that a clock that is behind does no harm.
+_EARLIER = datetime.timedelta(days=1)  # Certificates begin earlier, for clocks that are behind.
 
 
 def provision(server: str, sites: Sequence[str], out: str | Path) -> dict[str, str]:
@@ -52,7 +52,7 @@ def provision(server: str, sites: Sequence[str], out: str | Path) -> dict[str, s
 def add_sites(kits: str | Path, sites: Sequence[str]) -> dict[str, str]:
     """Make the kits of further sites, and return where they are. Of the folder that `provision`
     made only its folder `ca` is needed. A name that was ever used is refused, because its
-    certificate may still be somewhere."""
+    certificate may still be valid."""
     require_nvflare()
     kits = Path(kits)
     host, port, known = _described(kits / "ca")
@@ -147,8 +147,8 @@ def parse_server(server: str) -> tuple[str, int]:
     host, _, port = server.partition(":")
     if not _HOST.fullmatch(host) or "/" in port:
         raise PmtlError(
-            f"--server {server!r} is no host name: give the name by which all sites reach the "
-            "server, at most 63 letters, digits, dots and hyphens, as in fl.example.org or "
+            f"--server {server!r} is not a host name: give the name by which all sites reach "
+            "the server, at most 63 letters, digits, dots and hyphens, as in fl.example.org or "
             "10.0.0.5:8002. IPv6 addresses are not supported."
         )
     if port and not (port.isdecimal() and 0 < int(port) < 2**16):
@@ -163,8 +163,8 @@ def check_names(sites: Sequence[str]) -> None:
     for name in sites:
         if not _SITE.fullmatch(name):
             raise PmtlError(
-                f"--site {name!r} is no name for a site: use 1 to 40 letters, digits, hyphens and "
-                "underscores, and begin with a letter or a digit."
+                f"--site {name!r} is not a valid site name: use 1 to 40 letters, digits, hyphens "
+                "and underscores, and begin with a letter or a digit."
             )
         if name.lower() in _RESERVED:
             raise PmtlError(f"--site {name} is a reserved name: give the site another one.")
@@ -211,8 +211,8 @@ def _make(
 
 
 def _certificates() -> Any:
-    """What makes certificates: NVFLARE's, but valid from yesterday on, and a site's certificate
-    says that it is a site's, so that neither the server nor the administrator can pass for one."""
+    """NVFLARE's maker of certificates, with two changes: certificates are valid from yesterday on,
+    and a site's certificate has its role, so that no server or administrator passes for a site."""
     from nvflare.lighter.impl.cert import CertBuilder
 
     from pmtl.secure_aggregation.identity import SITE_ROLE

@@ -62,8 +62,8 @@ def role_of(kit: Path) -> str:
         if (kit / "startup" / f"{name}.json").is_file():
             return role
     raise PmtlError(
-        f"{kit} is no kit: it has no startup folder of pmtl federation provision. Give the folder "
-        "of one participant, for example KITS/server."
+        f"{kit} is not a kit: it has no startup folder of pmtl federation provision. Give the "
+        "folder of one participant, for example KITS/server."
     )
 
 

@@ -27,8 +27,8 @@ from pmtl.federation.nvflare.policy import SITE_FILE, role_of, server_address, w
 from pmtl.storage import exclusive
 
 _GRACE = 15.0  # Seconds that a process has to end by itself.
-_CONFIG_ERROR = 2  # The status of a process that said in a sentence why it cannot start.
-_CRASHES, _WITHIN = 5, 300.0  # It is given up after so many crashes within so many seconds.
+_CONFIG_ERROR = 2  # The status of a process that cannot start and has said why.
+_CRASHES, _WITHIN = 5, 300.0  # Give up after 5 crashes within 300 seconds.
 
 
 def supervise(kit: Path, say: Callable[[str], None]) -> None:
@@ -45,7 +45,7 @@ def supervise(kit: Path, say: Callable[[str], None]) -> None:
 
 
 def _check_port(kit: Path) -> None:
-    """Refuse a port that is taken: NVFLARE would try again for ever."""
+    """Refuse a port that is in use: NVFLARE would retry forever."""
     host, port = server_address(kit)
     local = host == "localhost" or host.startswith("127.")
     with socket.socket() as listener:
@@ -121,8 +121,8 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def run(kit: Path, parent: int | None) -> int:
-    """NVFLARE's process of a server's or a site's kit, in this process, which ends without its
-    `parent`, the process that started it."""
+    """Run NVFLARE for a server's or a site's kit in this process. It ends when `parent`, the
+    process that started it, ends."""
     server = role_of(kit) == "server"
     end = partial(_exit, _stop_jobs, _GRACE - 3.0) if server else partial(_exit, _leave, 3.0)
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=end).start())
@@ -161,8 +161,8 @@ def _server_main() -> Any:
 
 
 def _site_main(kit: Path) -> Any:
-    """NVFLARE's client, which takes no commands: they would deploy apps, start them and use a
-    shell, and whether they are authorised is what the server says."""
+    """NVFLARE's client without its commands, which deploy apps, start them and use a shell: the
+    server alone would decide whether a command is authorised."""
     from nvflare.private.fed.app.client import client_train
 
     from pmtl.federation.nvflare.site import HANDLERS, retry_until_admitted
@@ -185,7 +185,7 @@ def _name(kit: Path) -> str:
 
 
 def _exit(task: Callable[[], None], seconds: float) -> None:
-    """End this process, after a task that may take so many seconds."""
+    """Run a task for at most `seconds`, then end this process."""
     thread = threading.Thread(target=task, daemon=True)
     thread.start()
     thread.join(seconds)
@@ -206,8 +206,8 @@ def _stop_jobs() -> None:
 
 
 def _loaded(module: str, name: str) -> list[Any]:
-    """A list of a module of this folder. It is not imported here: a process that is told to end
-    while it starts imports the same modules in another thread, and neither would go on."""
+    """A list of a module of this folder, empty if the module is not loaded. Importing here could
+    deadlock: at start-up another thread imports the same modules."""
     found = sys.modules.get(f"{__package__}.{module}")
     return list(getattr(found, name, ()))
 

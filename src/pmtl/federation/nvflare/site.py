@@ -89,9 +89,9 @@ def retry_until_admitted() -> None:
                 raise
             if not said:
                 said.append(
-                    "The server is there, but does not answer this site. Its owner lets a new site "
-                    f"in: pmtl federation members KITS/server --add {self.client_name}. The site "
-                    "goes on asking, and needs no new start."
+                    "The server runs, but does not admit this site. The server's owner admits it "
+                    f"with: pmtl federation members KITS/server --add {self.client_name}. This "
+                    "site keeps asking: do not restart it."
                 )
                 _log.warning(said[0])
             return None, None  # NVFLARE asks again after two seconds.

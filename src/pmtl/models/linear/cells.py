@@ -15,7 +15,7 @@ AROUND = [(a, b) for a in (0.1, 1.0, 10.0) for b in (1.0, 10.0, 100.0)]
 AROUND += [(10.0, 1000.0), (1000.0, 1000.0)]
 ALONE_NUMBERS = [(0.1, b) for b in (1.0, 3.0, 10.0, 30.0, 100.0)]
 ALONE_CLASSES = [(a, b) for a in (0.1, 1.0) for b in (1.0, 5.0, 30.0)]
-#: From so many classes on, frequencies may differ much: three more with weaker penalties.
+#: With this many classes or more, frequencies differ widely: also try three weaker penalties.
 MANY_CLASSES = 20
 ALONE_MANY = [(0.01, b) for b in (1.0, 5.0, 30.0)] + ALONE_CLASSES
 #: What is voted on: each cell around the shared weights, and training alone.
@@ -120,7 +120,7 @@ def shrink_vote(vote: Tensor, noise: float) -> tuple[Tensor, Tensor]:
 
 
 def james_stein(part: Tensor, free: int, noise: float) -> Tensor:
-    """[K, 1] the shrinkage factor for a vector with so many free numbers."""
+    """[K, 1] the shrinkage factor for vectors with `free` free numbers."""
     length = part.square().sum(1, keepdim=True).clamp(min=1e-300)
     return (1 - CAUTION * free * noise**2 / length).clamp(min=0)
 
@@ -149,7 +149,7 @@ def variances(rows: ClientRows) -> Tensor:
 def units_of_words(rows: ClientRows) -> Tensor:
     """[K, d] for sparse rows, as of words: a small part of the mean square of the features that are
     not 0. Columns that are always 0 do not count. 1 for the intercept, for dense rows, and for a
-    client at least half of whose entries are not 0."""
+    client with at most half of its entries 0."""
     if not rows.words:
         return torch.ones_like(rows.x[:, 0])
     features = rows.x[:, :, 1:]

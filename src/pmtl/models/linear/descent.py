@@ -26,7 +26,7 @@ from pmtl.models.losses import Task
 CURVATURE: dict[Task, float] = {"regression": 1.0, "classification": 0.5, "multilabel": 0.25}
 #: What is added to the diagonal of a matrix before it is inverted, relative to its largest entry.
 _ROUNDING = 1e-12
-#: Up to so many classes, a softmax is computed without torch's function.
+#: Up to this many classes, a softmax is computed without torch's function.
 _FEW = 12
 
 

@@ -70,7 +70,7 @@ class LastLayer:
         return seen[0].flatten(1) if seen else x.new_zeros(len(x), 0)
 
     def floats(self, rows: int, outputs: int) -> int:
-        """About how many floats a client with so many rows takes."""
+        """About how many floats a client with `rows` rows takes."""
         d = self.columns + 1
         table = 2 * min(rows, d) ** 2 + outputs * (6 * d + 4 * rows) + rows
         return 3 * rows * d + _PENALTIES * table
@@ -91,7 +91,7 @@ class LastLayer:
             outputs: number of model outputs.
             inputs: [K, n, …] rows as the model reads them.
             targets: [K, n] or [K, n, outputs].
-            real: [K, n] false for padding, which becomes zeros whatever it holds.
+            real: [K, n] false for padding, which becomes zeros.
             words: whether the federation's rows are sparse.
         """
         features = self.features(inputs.flatten(0, 1)).view(*real.shape, -1) * self.factor

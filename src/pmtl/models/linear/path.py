@@ -24,7 +24,7 @@ from typing import Self
 
 from torch import Tensor, where
 
-#: A component counts if it exceeds so many standard deviations of its noise.
+#: A component counts if it exceeds this many standard deviations of its noise.
 CLEAR = 2.0
 #: The path is doubled if moves still add this part of what they added before.
 AS_BEFORE = 0.7

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-#: Columns and classes are left out if there are at least so many; columns if at most PART stay.
+#: Unused columns and classes are left out if there are at least MANY in all; columns only if at
+#: most the share PART of them stays.
 MANY, PART = 20, 0.7
 #: The logit of a class that has no probability.
 NEVER = -1e30

@@ -26,8 +26,8 @@ from pmtl.models.losses import Task
 #: The most steps, and the largest move of a weight at which the iteration ends: for a solution, and
 #: for losses that only compare penalties.
 EXACT, ROUGH = (500, 1e-5), (120, 1e-2)
-#: Every FOLDS-th row is held out together; all folds are tried for clients with at most so many
-#: rows, and one for larger ones.
+#: FOLDS-fold cross-validation: fold i holds out rows i, i + FOLDS, …. Clients with more than
+#: FEW_ROWS rows use one fold.
 FOLDS, FEW_ROWS = 5, 1000
 
 
@@ -120,9 +120,8 @@ def held_out_losses(
     """The weights of `solve` (roughly), every client's mean loss on rows that were left out [K, G],
     and how many rows these are [K].
 
-    For numbers each row is left out in turn, in closed form. For classes every fifth row is left
-    out together, in turn, or once where a client has many rows. A client with one row has the loss
-    of the centre.
+    For numbers every row is left out alone, in closed form. For classes the rows of a fold are left
+    out together. A client with one row has the loss of the centre.
     """
     columns = Columns.used(rows.x)
     if columns is not None:

@@ -66,7 +66,8 @@ def _read_histogram(bins: Tensor, noise: float) -> tuple[Tensor, Tensor]:
 def scaled_rows(
     rows: ClientRows, size: Tensor, level: Tensor, cyclic: bool
 ) -> tuple[ClientRows, Tensor, Tensor]:
-    """The rows with (y − level)/size, and both in the target's own units [K, outputs].
+    """The rows with targets (y − level)/size; and size and level in the target's own units
+    [K, outputs].
 
     Args:
         rows: the clients' rows.

@@ -60,7 +60,7 @@ class Network:
         return self.row_floats > HEAVY
 
     def floats(self, rows: int, outputs: int) -> int:
-        """About how many floats a client with so many rows takes."""
+        """About how many floats a client with `rows` rows takes."""
         at_once = min(rows, self.batch)
         inputs = rows * (outputs + 2) + at_once * self.row_floats
         return 10 * (6 * self.model.size + 3 * inputs)

@@ -26,8 +26,8 @@ from pmtl.models.network.rows import Network, NetworkRows
 RATE, DECAY, SQUARES_DECAY, TINY = 0.1, 0.9, 0.99, 1e-12
 #: Steps for each penalty of a train_path, and how many times more for clients of several batches.
 STEPS, MOST_TIMES = 15, 3
-#: Every FOLDS-th row is held out together; all folds are tried for clients with at most so many
-#: rows, and one for those with more.
+#: FOLDS-fold cross-validation: fold i holds out rows i, i + FOLDS, …. Clients with more than FEW
+#: rows use one fold.
 FOLDS, FEW = 5, 100
 
 #: From the numbers that are trained to a vector of weights.

@@ -104,8 +104,8 @@ def _comparisons(plan: PrivacyPlan) -> dict[str, Any]:
 def noise_for(
     plan: PrivacyPlan, target: float, besides: Mapping[GaussianEvent, int] | None = None
 ) -> float:
-    """The smallest noise_std, within 0.1% and rounded up, with which a plan, whose own noise is
-    ignored, keeps the ε `target` at its δ. This ε also covers the releases `besides`."""
+    """The smallest noise_std (within 0.1%, rounded up) with which a plan keeps the ε `target` at
+    its δ, together with the releases `besides`. The plan's own noise is ignored."""
     target = check_epsilon(target)
     if math.isinf(target):
         return 0.0

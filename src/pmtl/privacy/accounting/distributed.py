@@ -1,8 +1,8 @@
 """Noise that sites add in shares: how much of it each adversary does not know.
 
 N sites add one share each. The plan's noise is the sum of n = N − c shares, so that it remains if c
-sites collude (`secure_aggregation/shares.py`). Whoever knows k of the N shares faces the others: a
-noise multiplier of z·√((N − k)/n).
+sites collude (`secure_aggregation/shares.py`). An adversary with k of the N shares faces the
+others: a noise multiplier of z·√((N − k)/n).
 
 The shares are rounded Gaussians, and their sum has the ε of a Gaussian (docs/secure-aggregation.md
 has the proof). For comparison there is the published bound for sums of n discrete Gaussians of

@@ -70,7 +70,7 @@ def with_metrics(
 def metrics_plan(
     clients: int, releases: int, values: int, squared_mu: float, delta: float
 ) -> PrivacyPlan:
-    """The plan that releases `values` metrics so often for μ² = `squared_mu` (inf: no noise)."""
+    """The plan for `releases` releases of `values` metrics that cost μ² in all (inf: no noise)."""
     clip_norm = math.sqrt(values) / 2
     if squared_mu < 1e-200:
         raise PmtlError(

@@ -157,7 +157,7 @@ class Account:
         return [charge.round for charge in self.charges(run) if charge.kind == kind]
 
     def charges(self, run: str) -> list[Charge]:
-        """A run's charges, in order; one made afterwards has the hash of that which it replaces."""
+        """A run's charges, in order; one added later has the hash of the charge it replaces."""
         return list(self._charges.get(run, ()))
 
     def last_mark(self, run: str) -> tuple[int, str] | None:
@@ -234,8 +234,8 @@ class Account:
         largest = Largest(0.0, 0)
         for span, clients in self.spans(own).items():
             part = any(costs[span] < other for other in costs.values())
-            # Composition takes up to a second, and a part of another account is never the only
-            # largest one, except that without noise a part may be infinite, too.
+            # Composition takes up to a second. An account that is a part of another one is never
+            # larger, so it is skipped. Without noise both are infinite, and both count.
             if not part or any(not z > 0 for _, z, _ in costs[span]):
                 largest = largest.larger(composition.epsilon(charged[span], delta), clients)
         return largest

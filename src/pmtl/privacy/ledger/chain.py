@@ -18,7 +18,18 @@ RESTORE = "restore the newest copy of the ledger and its .head together, and cha
 
 
 class Entry(NamedTuple):
-    """One row: `payload` is canonical JSON, `hash` covers all other fields."""
+    """One row of a ledger.
+
+    Attributes:
+        sequence: its number, from 0.
+        time: when it was written, in UTC.
+        kind: what it says, such as "charge" or "cap".
+        run: the name of the run, if it is about one.
+        round: the round of the run, if it is about one.
+        payload: everything else, as canonical JSON.
+        previous: the hash of the entry before.
+        hash: covers all other fields.
+    """
 
     sequence: int
     time: str

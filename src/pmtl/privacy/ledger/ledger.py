@@ -45,12 +45,16 @@ __all__ = ["Entry", "Ledger"]
 
 
 class Ledger(Account):
-    """An open ledger: `Ledger.create` or `Ledger.open`, then `close` or a `with` block. In all
-    methods `run` is the identity of a run, and `plan` what it may release and how often."""
+    """An open ledger: `Ledger.create` or `Ledger.open`, then `close` or a `with` block."""
 
     def __init__(self, path: Path, db: sqlite3.Connection, lock: int | None) -> None:
-        """Use `open` or `create`, which do the checks: `path` is the file, `db` its connection, and
-        `lock` the file lock of a writer."""
+        """Use `open` or `create`, which do the checks.
+
+        Args:
+            path: the file.
+            db: the connection to it.
+            lock: the descriptor of the file lock; None for reading.
+        """
         super().__init__(path)
         self._db, self._lock = db, lock
         self._owner = os.getpid()
@@ -151,7 +155,12 @@ class Ledger(Account):
     # --- writing ---
 
     def declare(self, run: str, plan: Mapping[GaussianEvent, int]) -> None:
-        """Write all releases that a run may make, before the first; repeating it is allowed."""
+        """Write all releases that a run may make, before the first; repeating it is allowed.
+
+        Args:
+            run: the name of the run.
+            plan: what it may release, and how often.
+        """
         planned = Counter(plan)
         if self.plan(chain.run_name(run)) == planned:
             return
@@ -173,8 +182,8 @@ class Ledger(Account):
             run: the name of the run.
             round: the round of the run.
             event: what is released.
-            afterwards: for a release that was made without a charge here; caps do not apply. The
-                hash of the charge that it replaces (`charges`), empty if not known.
+            afterwards: for a release that was made without a charge here: the hash of the charge
+                that it replaces (`charges`), or "" if unknown. Caps do not apply.
         """
         run, round = chain.run_name(run), chain.round_number(round)
         caps = self.caps() if afterwards is None else {}
@@ -186,7 +195,13 @@ class Ledger(Account):
         return self._append("charge", run, round, values | late)
 
     def mark(self, run: str, round: int, checkpoint_digest: str) -> int:
-        """Write that the checkpoint after `round` is on disk; `checkpoint_digest` identifies it."""
+        """Write that a checkpoint is on disk.
+
+        Args:
+            run: the name of the run.
+            round: the number of finished rounds.
+            checkpoint_digest: identifies the checkpoint.
+        """
         payload = {"digest": chain.checked_text(checkpoint_digest, "digest of a checkpoint")}
         return self._append("mark", chain.run_name(run), chain.round_number(round), payload)
 

@@ -56,7 +56,11 @@ class Statement:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Statement:
-        """The statement whose `values` `to_dict` wrote, read from JSON, which has no infinity."""
+        """The statement that `to_dict` wrote.
+
+        Args:
+            values: what `to_dict` returned, also after JSON, which has no infinity.
+        """
         known = {field.name for field in fields(cls)}
         try:
             given = {name: _number(value) for name, value in values.items() if name in known}

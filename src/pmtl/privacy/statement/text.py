@@ -29,8 +29,8 @@ RELATIONS = (
     "fewer clients and has more noise than stated above, at the same ε."
 )
 PUBLIC_FILE = (
-    "{what} (file {file}, SHA-256 {sha256}): treated as public. That they were made without these "
-    "clients' data is claimed by whoever started the run and was not checked. A run's folder "
+    "{what} (file {file}, SHA-256 {sha256}): treated as public. The person who started the run "
+    "states that they were made without these clients' data; this was not checked. A run's folder "
     "keeps a copy (start.safetensors), which is public, too."
 )
 #: What the files of these roles hold.

@@ -153,7 +153,7 @@ class Store:
 
 
 def _device_for(start: Tensor, expected: float) -> torch.device | None:
-    """The device with memory for so many rows: the training device, the CPU, or None."""
+    """The device with memory for `expected` vectors: the training device, the CPU, or None."""
     needed = expected * start.nbytes
     if start.is_cuda and 4 * needed <= torch.cuda.get_device_properties(start.device).total_memory:
         return start.device
