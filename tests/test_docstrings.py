@@ -48,7 +48,7 @@ PUBLIC = [named(path) for path in re.findall(r"^::: (\S+)", PAGE.read_text("utf-
 PUBLIC += [Server, Site, Simulation, simulate, Release, ExactAlgorithm, Sizes, Share]
 PUBLIC += [AuditSetup, RoundMessage, *exported()]
 #: The readers: users give their arguments as options of a file.
-PUBLIC += [named(f"pmtl.data.readers.{reader}".replace(":", ".")) for reader in READERS.values()]
+PUBLIC += READERS.values()
 #: An exception's argument is its sentence.
 PUBLIC = [thing for thing in dict.fromkeys(PUBLIC) if thing is not pmtl.PmtlError]
 
