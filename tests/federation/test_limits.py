@@ -53,6 +53,9 @@ def _one_refuses(tables, folder, **others):
         ('one_client = "no"', "the entry 'one_client' is not valid: 'no'"),
         ('colour = "red"', "no entry of .site. named 'colour'"),
         ('[limits]\nepsilon = "2"', "the entry 'epsilon' is not valid: '2'"),
+        ("[limits]\nepsilon = -1", "epsilon must be at least 0, but -1 was given"),
+        ("[limits]\ndelta = nan", "delta must be a number, but nan was given"),
+        ("[limits]\nclients = 1.5", "the entry 'clients' is not valid: 1.5"),
         ('[model]\nname = "mlp"', "no section 'model'"),
     ],
 )

@@ -67,7 +67,8 @@ class AuditSetup:
             )
         if self.trials < 400:
             raise PmtlError(
-                f"{self.trials} trials prove almost nothing: use at least 400 (default: 4000)."
+                f"{self.trials} trials prove almost nothing: use at least 400 (default: "
+                f"{AuditSetup.trials})."
             )
         if self.mode not in MODES:
             raise unknown("mode", self.mode, MODES)

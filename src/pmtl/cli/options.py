@@ -46,9 +46,9 @@ def with_default(help: str, default: Any) -> str:
     return f"{help.removesuffix('.')} (default {words})."
 
 
-def optional(help: str, **more: Any) -> Any:
-    """A Typer option that is None unless it is given."""
-    return typer.Option(None, help=help, **more)
+def optional(help: str, used: Any = None, **more: Any) -> Any:
+    """A Typer option that is None unless it is given; `used` is the default that the help names."""
+    return typer.Option(None, help=help if used is None else with_default(help, used), **more)
 
 
 def flag(name: str, help: str) -> Any:
@@ -56,9 +56,10 @@ def flag(name: str, help: str) -> Any:
     return typer.Option(False, name, help=help)
 
 
-def completed(default: str | None, help: str, setting: str = "") -> Any:
+def completed(default: str | None, help: str, setting: str = "", used: Any = None) -> Any:
     """A Typer option whose values the shell completes: the values of a setting, or the values
-    between { and } in `help`."""
+    between { and } in `help`. `used` is the default that the help names."""
+    help = help if used is None else with_default(help, used)
     return typer.Option(default, **_completed(help, setting))
 
 
