@@ -36,8 +36,16 @@ class DebugTrainer(CohortTrainer):
             stages = ["reading its rows"]
             try:
                 rows = list(batches.of_client(k))
-                given = (own[k], shared[k], rows, lr, stages.append)
-                trained = train_client(self._algorithm, self._model, self._task, *given)
+                trained = train_client(
+                    algorithm=self._algorithm,
+                    model=self._model,
+                    task=self._task,
+                    own=own[k],
+                    shared=shared[k],
+                    batches=rows,
+                    lr=lr,
+                    on_stage=stages.append,
+                )
                 pairs = [("keep", trained.kept, own[k])]
                 if self._algorithm.shares and not self._algorithm.overrides("upload_size"):
                     pairs = [("upload", trained.upload, shared[k]), *pairs]
@@ -71,9 +79,16 @@ class ThreadsTrainer(CohortTrainer):
                 model = self._free.get_nowait()
             except Empty:
                 model = copy.deepcopy(self._model)
-            given = (own[k], shared[k], batches.of_client(k), lr)
             try:
-                return train_client(self._algorithm, model, self._task, *given)
+                return train_client(
+                    algorithm=self._algorithm,
+                    model=model,
+                    task=self._task,
+                    own=own[k],
+                    shared=shared[k],
+                    batches=batches.of_client(k),
+                    lr=lr,
+                )
             finally:
                 self._free.put(model)
 

@@ -210,9 +210,14 @@ def _finish(
     )
     if folder is not None:
         _save(folder, state, budget)
-        mixed = federation.server.billboard.mixture is not None
-        given = federation.algorithm, state.store, state.shared, weights, alone
-        personal = personal_models(*given, mixed)
+        personal = personal_models(
+            algorithm=federation.algorithm,
+            store=state.store,
+            shared=state.shared,
+            weights=weights,
+            alone=alone,
+            mixed=federation.server.billboard.mixture is not None,
+        )
         result = None if facts.production else run.evaluate()
         shown = federation.published(state) if federation.algorithm.exact else state.shared
         published = {"weights": shown, **federation.server.billboard.tensors()}

@@ -206,9 +206,17 @@ def start(
         known |= {"public_files": dict(public.about), "start_digest": public.digest()}
         known |= {"model_identity": code}
         known["noise_key"] = None if config.seed is None else federation.noise_key.text
-        what = federation.data, federation.model, federation.algorithm
-        billboard = federation.server.billboard
-        facts = facts_of(config, *what, billboard, federation.plan, metrics, key, **known)
+        facts = facts_of(
+            config=config,
+            data=federation.data,
+            model=federation.model,
+            algorithm=federation.algorithm,
+            billboard=federation.server.billboard,
+            plan=federation.plan,
+            metrics=metrics,
+            key=key,
+            **known,
+        )
         if warn is not None and team.leader:
             about_clients = [] if budget is None else budget.ledger.notices()
             usual = warnings_of(federation, metrics, secret)

@@ -70,8 +70,15 @@ class GaussianEvent:
     def of(cls, plan: PrivacyPlan, kind: str = TRAINING) -> GaussianEvent:
         """One round of a plan."""
         chance = None if plan.sampling in SCHEMES else plan.scheme.checked_chance(plan.rate)
-        sizes = (plan.sampling, plan.clients, plan.cohort, plan.clip_norm, plan.noise_std)
-        return cls(*sizes, kind, chance)
+        return cls(
+            sampling=plan.sampling,
+            clients=plan.clients,
+            cohort=plan.cohort,
+            clip_norm=plan.clip_norm,
+            noise_std=plan.noise_std,
+            kind=kind,
+            chance=chance,
+        )
 
     @property
     def cost(self) -> tuple[str, float]:
@@ -116,8 +123,15 @@ class GaussianEvent:
 
     def _plan(self) -> PrivacyPlan:
         """A plan of one round (any δ), which makes all the checks."""
-        sizes = (self.clients, self.cohort, self.sampling if self.chance is None else FIXED)
-        return PrivacyPlan(*sizes, self.clip_norm, self.noise_std, rounds=1, delta=0.5)
+        return PrivacyPlan(
+            clients=self.clients,
+            cohort=self.cohort,
+            sampling=self.sampling if self.chance is None else FIXED,
+            clip_norm=self.clip_norm,
+            noise_std=self.noise_std,
+            rounds=1,
+            delta=0.5,
+        )
 
 
 #: Releases, and how often each was made.
