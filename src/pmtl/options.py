@@ -18,7 +18,7 @@ import math
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from numbers import Integral, Real
@@ -104,9 +104,18 @@ def tables_by_setting(kind: Any) -> dict[str, str]:
     return found
 
 
+def nested(kind: Any, flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a dataclass and of its tables, given side by side, as the dataclass has them."""
+    values = {name: flat[name] for name in declared(kind) if name in flat}
+    for name, inner, _ in tables(kind):
+        if inside := nested(inner, flat):
+            values[name] = inside
+    return values
+
+
 def takes_settings(kind: Any, *left_out: str) -> Callable[[Function], Function]:
     """Replace the `**settings` of a function by an argument for each setting of `kind` that is not
-    left out and has no argument: in its signature, and at the end of its docstring."""
+    left out and has no argument. Those that its docstring lacks are added at its end."""
 
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function, eval_str=True)
@@ -114,14 +123,17 @@ def takes_settings(kind: Any, *left_out: str) -> Callable[[Function], Function]:
         first = [p for p in own if p.kind is not p.KEYWORD_ONLY]
         made, lines = [], inspect.cleandoc(function.__doc__ or "").split("\n    **settings:")[:1]
         for name, hint, default, about in declared(kind).values():
-            if name in (*left_out, *signature.parameters):
+            if name in left_out:
                 continue
-            hint = hint | Path if about.metavar == "FILE" else hint
-            made.append(
-                inspect.Parameter(
-                    name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint
+            if name not in signature.parameters:
+                hint = hint | Path if about.metavar == "FILE" else hint
+                made.append(
+                    inspect.Parameter(
+                        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint
+                    )
                 )
-            )
+            if f"\n    {name}: " in lines[0]:
+                continue
             text = textwrap.fill(f"{name}: {about.help}", 92, subsequent_indent="    ")
             lines.append(textwrap.indent(text, "    "))
         parameters = [*first, *made, *own[len(first) :]]

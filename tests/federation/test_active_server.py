@@ -115,6 +115,39 @@ def test_names_of_code_are_refused_before_they_are_imported(start):
     assert "does not import code that a job names" in said
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"whole": "false"}, "the entry 'whole' is not valid: 'false'"),
+        ({"more": 1}, "no entry of a message of the kind 'start' named 'more'"),
+        ({"agreement": {"colluders": "0"}}, "the entry 'colluders' is not valid: '0'"),
+        ({"agreement": {"colluders": True}}, "the entry 'colluders' is not valid: True"),
+        ({"agreement": {"initialisation": "7"}}, "the entry 'initialisation' is not valid"),
+        ({"agreement": {"clients": [1, 2]}}, "the entry 'clients' is not valid"),
+        ({"agreement": {"colour": "red"}}, "no entry of the agreement named 'colour'"),
+        ({"agreement": {"config": {"seed": "three"}}}, "What was agreed cannot be read"),
+        ({"agreement": {"config": None}}, "What was agreed cannot be read"),
+        ({"agreement": {"plan": {"sampling": "full"}}}, "A privacy plan lacks"),
+    ],
+)
+def test_an_agreement_that_is_not_as_declared_is_refused(start, changes, words):
+    message, service = start
+    kind, said = _told(service, message, **changes)
+    assert kind == "refused"
+    assert words in said
+    assert not service.folder.state("r1").exists
+
+
+@pytest.mark.parametrize(
+    "name", ["run", "config", "columns", "clients", "plan", "initialisation", "colluders"]
+)
+def test_an_agreement_with_a_missing_entry_is_refused(start, name):
+    message, _ = start
+    agreement = {k: v for k, v in message.header["agreement"].items() if k != name}
+    with pytest.raises(PublicError, match=f"no entry '{name}'"):
+        Agreement.from_dict(agreement)
+
+
 @pytest.mark.parametrize("colluders", [-1, 3, 10**6])
 def test_a_number_of_colluding_sites_that_cannot_be_is_refused(start, colluders):
     message, service = start

@@ -11,7 +11,7 @@ from three_sites import SITES, coordinate, job, services, write_tables
 from pmtl._version import __version__
 from pmtl.errors import PmtlError
 from pmtl.federation.limits import read_settings
-from pmtl.federation.messages import Message
+from pmtl.federation.messages import Invite, Message
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.runs.config import parse_config
 from pmtl.runs.result import load_run
@@ -31,7 +31,7 @@ def tables(tmp_path):
 
 def test_no_digest_of_rows_leaves_a_site_that_allows_production_only(tmp_path, tables):
     config = asdict(parse_config({"seed": 3}, "the test"))
-    invite = Message("invite", {"config": config, "version": __version__}).to_bytes()
+    invite = Invite(config, __version__, secure=False).message().to_bytes()
     for modes, kind in ((("experiment",), "joined"), (("production",), "refused")):
         site = services(tables, tmp_path / kind, modes=modes)["a"]
         answer = Message.from_bytes(site.handle(invite))
@@ -53,6 +53,9 @@ def _one_refuses(tables, folder, **others):
         ('one_client = "no"', "the entry 'one_client' is not valid: 'no'"),
         ('colour = "red"', "no entry of .site. named 'colour'"),
         ('[limits]\nepsilon = "2"', "the entry 'epsilon' is not valid: '2'"),
+        ("[limits]\nepsilon = -1", "epsilon must be at least 0, but -1 was given"),
+        ("[limits]\ndelta = nan", "delta must be a number, but nan was given"),
+        ("[limits]\nclients = 1.5", "the entry 'clients' is not valid: 1.5"),
         ('[model]\nname = "mlp"', "no section 'model'"),
     ],
 )

@@ -177,7 +177,7 @@ class TestOneMistake:
             "give one of them": {"steps": 1, "epochs": 1},
             "steps must be at least 1": {"steps": 0},
             "lr must be": {"lr": 0.0},
-            "seed must not be negative": {"seed": -1},
+            "seed must be at least 0": {"seed": -1},
             "no engine": {"engine": "axes"},
         }
         for sentence, options in mistakes.items():

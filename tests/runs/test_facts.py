@@ -57,7 +57,14 @@ def test_the_file_has_a_format_and_all_facts(folder):
         ({"format": 2, "colour": "red"}, "no entry of .* named 'colour'"),
         ({"plugin_folder": 3}, "'plugin_folder' is not valid"),
         *(({name: []}, f"'{name}' is damaged") for name in ("blocks", "secure")),
-        *(({name: {}}, f"'{name}' is damaged") for name in ("bounds", "choice", "written")),
+        *(({name: {}}, f"'{name}' is damaged") for name in ("choice", "written")),
+        ({"bounds": {}}, "'bounds' cannot be read"),
+        ({"bounds": {"features": [[1]], "target": None}}, "'bounds' cannot be read"),
+        ({"text": {}}, "no entry 'columns' in the text rule"),
+        ({"text": {"columns": ["a"], "tokenised": "no"}}, "'tokenised' is not valid: 'no'"),
+        ({"schema": {"colour": 1}}, "it has no entry 'colour'"),
+        ({"public_files": {"init": "start.safetensors"}}, "'public_files' is not valid"),
+        ({"public_files": {"init": {"file": "a"}}}, "'public_files' is damaged"),
     ],
 )
 def test_a_wrong_entry_is_a_sentence(changes, words, folder):

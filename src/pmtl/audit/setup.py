@@ -66,7 +66,8 @@ class AuditSetup:
             )
         if self.trials < 400:
             raise PmtlError(
-                f"{self.trials} trials prove almost nothing: use at least 400 (default: 4000)."
+                f"{self.trials} trials prove almost nothing: use at least 400 (default: "
+                f"{AuditSetup.trials})."
             )
         if self.clients < 2:
             raise PmtlError("An audit needs at least 2 clients: one to attack and one to observe.")

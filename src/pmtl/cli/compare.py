@@ -7,8 +7,10 @@ from typing import Any
 
 import typer
 
+from pmtl.algorithms import build_algorithm
 from pmtl.cli import options as opt
 from pmtl.errors import PmtlError
+from pmtl.experiments.sweep.grid import Grid, parse_axes
 from pmtl.privacy.plan import DEFAULT_EPSILON
 from pmtl.storage import next_numbered, write_text
 
@@ -20,16 +22,17 @@ from pmtl.storage import next_numbered, write_text
 def compare(
     algorithm: list[str] | None = opt.completed(
         None,
-        "An algorithm, also package.module:Name; repeatable (default: pmtl, fedavg, local).",
+        "An algorithm, also package.module:Name; repeatable.",
         "algorithm",
+        Grid.algorithms,
     ),
-    epsilon: list[float] | None = opt.optional("An ε; repeatable (default: 0.5, 2, 8)."),
+    epsilon: list[float] | None = opt.optional("An ε; repeatable.", Grid.epsilons),
     grid: list[str] | None = opt.optional(
         "A setting and its values, lr=0.1,0.3, or an algorithm's setting and its values, "
         "pmtl:lam=0.1,1; repeatable: all combinations are run."
     ),
-    seeds: int | None = opt.optional("How many seeds, counted from --seed (default 3)."),
-    seed: int | None = opt.optional("The first seed (default 0)."),
+    seeds: int | None = opt.optional("How many seeds, counted from --seed.", len(Grid.seeds)),
+    seed: int | None = opt.optional("The first seed.", Grid.seeds[0]),
     select: bool = opt.flag(
         "--select", "Choose privately: only the best run is kept, and --epsilon covers the choice."
     ),
@@ -54,8 +57,6 @@ def compare(
 
         pmtl compare --data visits.csv --algorithm pmtl --grid lr=0.1,0.3 --epsilon 2 --select
     """
-    from pmtl.experiments.sweep.grid import Grid, parse_axes
-
     axes = parse_axes(grid or [])
     listed = _listed(
         axes, {"algorithm": algorithm, "epsilon": epsilon, "seed": seeds if seed is None else seed}
@@ -67,12 +68,13 @@ def compare(
         )
     base = opt.make_config(config, settings)
     first = (base.seed or 0) if seed is None else seed
-    count = (1 if select else 3) if seeds is None else seeds
+    count = (1 if select else len(Grid.seeds)) if seeds is None else seeds
     chosen: dict[str, Any] = {"seeds": tuple(range(first, first + count))}
     if algorithm or config:  # A configuration names its algorithm.
         chosen["algorithms"] = tuple(algorithm or [base.algorithm])
     elif select:  # `local` shares nothing, so each client can choose it without any cost.
-        chosen["algorithms"] = ("pmtl", "fedavg")
+        sharing = (name for name in Grid.algorithms if build_algorithm(name).shares)
+        chosen["algorithms"] = tuple(sharing)
     if epsilon or select:
         chosen["epsilons"] = tuple(epsilon or [DEFAULT_EPSILON])
     made = Grid(base=base, axes=axes, **(chosen | listed))

@@ -10,6 +10,7 @@ from pmtl.cli import options as opt
 from pmtl.client.batches import LocalTraining
 from pmtl.errors import Interrupted, PmtlError
 from pmtl.options import rounds_only
+from pmtl.personalize.settings import FinetuneSettings
 
 if TYPE_CHECKING:
     from pmtl.personalize.result import Finetuned
@@ -19,26 +20,9 @@ if TYPE_CHECKING:
 ALL = "all"
 
 
-@opt.with_settings(*rounds_only(LocalTraining), kind=LocalTraining)
+@opt.with_settings(*rounds_only(LocalTraining), kind=FinetuneSettings)
 def finetune(
     path: str = opt.completed_argument("The folder of a finished run.", "RUN", "run"),
-    method: str = opt.completed(
-        "vanilla",
-        "{vanilla}, {mean}, {kl}, {ewc}, all four of them ({all}), or {select}: every client "
-        "chooses the best model by its own validation rows, also with 5 times as many --steps.",
-    ),
-    start: str | None = opt.completed(
-        None,
-        "{shared} or {personal}: the model to start from (default: personal if the run has such "
-        "models; select tries both).",
-    ),
-    lam: float | None = opt.optional(
-        "λ, how strongly the published model pulls (default: mean 0.1, kl and ewc 1; "
-        "select tries 0.1 and 1)."
-    ),
-    seed: int | None = opt.optional("The same seed gives the same bits (default: the run's)."),
-    device: opt.Device = None,
-    engine: opt.Engine = None,
     name: str | None = opt.optional(
         "The result is in RUN/finetuned/NAME, of a production run in "
         "RUN/private/finetuned/NAME (default: METHOD-START; with all, NAME-METHOD)."
@@ -70,6 +54,9 @@ def finetune(
     from pmtl.spec import unknown
     from pmtl.storage import is_free
 
+    settings = opt.given(settings)
+    method = settings.pop("method", FinetuneSettings.method)
+    start, lam = settings.get("start"), settings.pop("lam", None)
     if name is not None and out is not None:
         raise PmtlError("Both --name and --out were given: give one of them.")
     if method == ALL and out:
@@ -92,8 +79,6 @@ def finetune(
         refuse_existing(tasks[0][2])
     for one, _, folder in (task for task in tasks if task not in missing):
         opt.warn(f"{folder} exists already and is kept as it is: {one} is not done again.")
-    settings |= {"start": start, "seed": seed, "device": device, "engine": engine}
-    settings = opt.given(settings)
     done: list[Finetuned] = []
     try:
         for one, strength, folder in missing:

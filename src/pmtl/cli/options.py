@@ -14,7 +14,7 @@ import typer
 from pmtl.cli.shell.completion import completer
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
-from pmtl.options import Declared, Option, declared, tables
+from pmtl.options import Declared, Option, declared, nested, tables
 from pmtl.runs.config import CONFIGURATION, DATA, Reading, TrainConfig, in_spec, merge, parse_config
 from pmtl.spec import format_spec, parse_spec
 from pmtl.storage import read_toml
@@ -28,9 +28,8 @@ Command = TypeVar("Command", bound=Callable[..., None])
 def typer_option(setting: Declared, panel: str | None = None) -> Any:
     """The Typer option of a setting."""
     help = setting.about.help
-    if setting.default is not None:
-        default = f"{setting.default:g}" if isinstance(setting.default, float) else setting.default
-        help = f"{help.removesuffix('.')} (default {default})."
+    if setting.default not in (None, False):
+        help = with_default(help, setting.default)
     about = setting.about
     return typer.Option(
         help=re.sub(r"\[(?=[a-z/#@])", r"\\[", help),  # Rich would take it for markup.
@@ -40,9 +39,16 @@ def typer_option(setting: Declared, panel: str | None = None) -> Any:
     )
 
 
-def optional(help: str, **more: Any) -> Any:
-    """A Typer option that is None unless it is given."""
-    return typer.Option(None, help=help, **more)
+def with_default(help: str, default: Any) -> str:
+    """The text of `--help` with the default; of several values all, with commas."""
+    values = default if isinstance(default, tuple) else (default,)
+    words = ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
+    return f"{help.removesuffix('.')} (default {words})."
+
+
+def optional(help: str, used: Any = None, **more: Any) -> Any:
+    """A Typer option that is None unless it is given; `used` is the default that the help names."""
+    return typer.Option(None, help=help if used is None else with_default(help, used), **more)
 
 
 def flag(name: str, help: str) -> Any:
@@ -50,9 +56,10 @@ def flag(name: str, help: str) -> Any:
     return typer.Option(False, name, help=help)
 
 
-def completed(default: str | None, help: str, setting: str = "") -> Any:
+def completed(default: str | None, help: str, setting: str = "", used: Any = None) -> Any:
     """A Typer option whose values the shell completes: the values of a setting, or the values
-    between { and } in `help`."""
+    between { and } in `help`. `used` is the default that the help names."""
+    help = help if used is None else with_default(help, used)
     return typer.Option(default, **_completed(help, setting))
 
 
@@ -74,7 +81,6 @@ ClientColumn = Annotated[str | None, typer_option(declared(Reading)["client_colu
 Target = Annotated[str | None, typer_option(declared(Reading)["target"])]
 SchemaFile = Annotated[str | None, typer_option(declared(Reading)["schema"])]
 Device = Annotated[str | None, typer_option(declared(TrainConfig)["device"])]
-Engine = Annotated[str | None, typer_option(declared(TrainConfig)["engine"])]
 RUN = completed_argument("The folder of a finished run, or RUN/finetuned/NAME.", "RUN", "run")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to stdout.")]
 
@@ -119,7 +125,7 @@ def make_config(
 ) -> TrainConfig:
     """The configuration from a command's options, which override `file`; None is ignored."""
     options = given(options)
-    values = merge({} if file is None else read_toml(file, CONFIGURATION), _nested(kind, options))
+    values = merge({} if file is None else read_toml(file, CONFIGURATION), nested(kind, options))
     if reading := [name for name in declared(Reading) if name in options]:
         if "data" not in values:
             flags = " and ".join(f"--{name.replace('_', '-')}" for name in reading)
@@ -128,15 +134,6 @@ def make_config(
         more |= {in_spec(one): options[one] for one in reading}
         values["data"] = format_spec(name, more)
     return parse_config(values, file or "the options", kind)
-
-
-def _nested(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Flat options as the tables of a configuration file."""
-    values = {name: given[name] for name in declared(kind) if name in given}
-    for name, inner, _ in tables(kind):
-        if inside := _nested(inner, given):
-            values[name] = inside
-    return values
 
 
 def console() -> Console:

@@ -9,6 +9,7 @@ import typer
 
 from pmtl.cli import options as opt
 from pmtl.errors import Interrupted
+from pmtl.runs.config import TrainConfig
 
 if TYPE_CHECKING:
     from pmtl.experiments.sheet import Sheet
@@ -54,7 +55,7 @@ def paper(
 
     setting = setting_of(on, quick)
     names = default_experiments(on) if "all" in experiment else tuple(experiment)
-    device = device or "auto"
+    device = device or TrainConfig.device
     resolve_device(device)  # A wrong one is refused even if nothing is left to compute.
     folder = Path(out or ("runs/paper-quick" if quick else "runs/paper"))
     results = Results(setting, folder, data, device, jobs, show=not as_json)

@@ -5,26 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from pmtl.cli import options as opt
-from pmtl.privacy.plan import PrivacyRequest
+from pmtl.options import nested
+from pmtl.planning.advice import Question
+from pmtl.planning.advice import plan as make_plan
 from pmtl.storage import write_text
 
 
-@opt.with_settings("noise", "hardened", "metrics", "loss_bound", kind=PrivacyRequest)
+@opt.with_settings("noise", "hardened", "metrics", "loss_bound", kind=Question)
 def plan(
     clients: opt.Clients,
-    parameters: int | None = opt.optional("d: how many numbers leave a client; or give --columns."),
-    model: str = opt.completed(
-        "auto", "A model of the library; its parameters are counted.", "model"
-    ),
-    columns: int | None = opt.optional("How many numbers a row has."),
-    classes: int = typer.Option(1, help="Outputs of the model: classes or labels, 1 for a number."),
-    rows: int | None = opt.optional("A public guess at the rows of a typical client."),
-    public_head: bool = typer.Option(
-        False, "--public-head", help="Only the last layer is trained, from public weights (--init)."
-    ),
     plot: str | None = opt.optional("Draw what pays: a new .svg, .png or .pdf.", metavar="FILE"),
     out: str | None = opt.optional("Write the settings to this TOML file, too.", metavar="FILE"),
     as_json: opt.AsJson = False,
@@ -40,18 +30,7 @@ def plan(
         pmtl plan --clients 205 --model femnist_cnn --columns 784 --classes 62 --epsilon 2
         pmtl plan --clients 205 --model femnist_cnn --columns 784 --classes 62 --public-head
     """
-    from pmtl.planning.advice import plan as make_plan
-
-    made = make_plan(
-        clients,
-        parameters,
-        model=model,
-        columns=columns,
-        classes=classes,
-        privacy=PrivacyRequest(**opt.given(settings)),
-        rows=rows,
-        public_head=public_head,
-    )
+    made = make_plan(clients, **nested(Question, opt.given(settings)))
     settings_in = f" {out}" if out else f"\n\n{made.toml}"
     lines = [f"{made}\n\nSettings for pmtl train --config:{settings_in}"]
     if plot is not None:

@@ -68,8 +68,18 @@ def train_client(
                 if not mask.all():
                     inputs, targets, mask = inputs[mask], targets[mask], mask[mask]
                 enter(f"step {len(losses) + 1}")
-                given = (state, shared, inputs, targets, mask, lr)
-                state, loss = client_step(algorithm, model, task, *given, _grad_and_value)
+                state, loss = client_step(
+                    algorithm=algorithm,
+                    model=model,
+                    task=task,
+                    state=state,
+                    shared=shared,
+                    inputs=inputs,
+                    targets=targets,
+                    mask=mask,
+                    lr=lr,
+                    differentiate=_grad_and_value,
+                )
                 losses.append(float(loss))
         enter("upload")
         upload = algorithm.upload(state, own, shared)

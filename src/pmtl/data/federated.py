@@ -282,8 +282,21 @@ class FederatedData:
         known, splits, left_out = divide(client, split, validation, test, kept, mask)
         if min_rows > 1 or largest is not None:
             disclosed = (*disclosed, SELECTED_BY_ROWS)
-        about = (classes, names, source, None, text, disclosed, (*notes, *left_out), None, schema)
-        made = cls(x, y, known, splits, task, outputs, *about)
+        made = cls(
+            x=x,
+            y=y,
+            clients=known,
+            splits=splits,
+            task=task,
+            outputs=outputs,
+            labels=classes,
+            feature_names=names,
+            source=source,
+            text=text,
+            disclosed=disclosed,
+            for_owner=(*notes, *left_out),
+            schema=schema,
+        )
         if schema is not None and schema.fills:
             x, scaling = fill_by_client(x, made._owner, made.rows("train"), ranges)
             made = replace(made, x=x, scaling=scaling)

@@ -33,8 +33,16 @@ class DebugTrainer(CohortTrainer):
             stages = ["reading its rows"]
             try:
                 rows = list(batches.of_client(k))
-                given = (own[k], shared[k], rows, lr, stages.append)
-                return train_client(self._algorithm, self._model, self._task, *given)
+                return train_client(
+                    algorithm=self._algorithm,
+                    model=self._model,
+                    task=self._task,
+                    own=own[k],
+                    shared=shared[k],
+                    batches=rows,
+                    lr=lr,
+                    on_stage=stages.append,
+                )
             except Exception as error:
                 raise training_error(batches.name(k), stages[-1], error) from error
 
@@ -59,9 +67,16 @@ class ThreadsTrainer(CohortTrainer):
                 model = self._free.get_nowait()
             except Empty:
                 model = copy.deepcopy(self._model)
-            given = (own[k], shared[k], batches.of_client(k), lr)
             try:
-                return train_client(self._algorithm, model, self._task, *given)
+                return train_client(
+                    algorithm=self._algorithm,
+                    model=model,
+                    task=self._task,
+                    own=own[k],
+                    shared=shared[k],
+                    batches=batches.of_client(k),
+                    lr=lr,
+                )
             finally:
                 self._free.put(model)
 

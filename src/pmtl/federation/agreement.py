@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from pmtl.algorithms import Algorithm, ExactAlgorithm, build_algorithm
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, PublicError
 from pmtl.federation.messages import check_run_name, refuse_code
 from pmtl.jsontext import to_json
 from pmtl.models import FlatModel, Task, build_model
@@ -82,7 +82,7 @@ class Agreement:
     clients: tuple[str, ...]  #: the names of all clients, sorted; a site's are SITE/CLIENT
     plan: PrivacyPlan
     initialisation: int  #: the seed of the common start
-    colluders: int | None = None  #: with secure aggregation: how many sites may collude
+    colluders: int | None  #: with secure aggregation: how many sites may collude
 
     @classmethod
     def make(
@@ -174,19 +174,19 @@ class Agreement:
         """The inverse of `to_dict`, checked. Names of code are refused before any import."""
         try:
             refuse_code(values["config"], values["plan"]["sampling"])
-            return cls(
-                check_run_name(values["run"]),
-                parse_config(values["config"], "the run's settings"),
-                Columns.from_dict(values["columns"]),
-                tuple(str(name) for name in values["clients"]),
-                PrivacyPlan.from_dict(values["plan"]),
-                int(values["initialisation"]),
-                None if values["colluders"] is None else int(values["colluders"]),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise PmtlError(
-                f"The server's message is refused: it is not an agreement ({error})."
-            ) from error
+            check_run_name(values["run"])
+            read = {
+                "config": parse_config(values["config"], "the run's settings"),
+                "columns": Columns.from_dict(values["columns"]),
+                "plan": PrivacyPlan.from_dict(values["plan"]),
+            }
+            return from_values(cls, {**values, **read}, "the agreement")
+        except PublicError:
+            raise
+        except KeyError as error:
+            raise PublicError(f"What was agreed has no entry {error}.") from error
+        except (TypeError, ValueError, AttributeError, PmtlError) as error:
+            raise PublicError(f"What was agreed cannot be read: {error}") from error
 
 
 def belongs_to(client: str, site: str) -> bool:

@@ -22,7 +22,7 @@ from pmtl._version import __version__
 from pmtl.algorithms import Algorithm
 from pmtl.errors import Interrupted, PmtlError
 from pmtl.federation.agreement import Agreement, Columns, belongs_to
-from pmtl.federation.messages import Message
+from pmtl.federation.messages import Invite, Joined, Message, Ready, Start
 from pmtl.federation.rounds import Rounds, read_answers, sentence_of
 from pmtl.federation.server_folder import ServerFolder, ServerRun
 from pmtl.federation.transport import AT_THE_SERVER, JOIN_SECONDS, ROUND_SECONDS, Transport
@@ -101,8 +101,16 @@ class Coordinator:
                 for site in self.sites
             }
             state, counted = run.load(server.start(model.start()), members, budget)
-            given = agreement, server, self.transport, members, self.job, self.tell
-            rounds = Rounds(*given, state, counted)
+            rounds = Rounds(
+                agreement=agreement,
+                server=server,
+                transport=self.transport,
+                members=members,
+                job=self.job,
+                tell=self.tell,
+                state=state,
+                counted=counted,
+            )
             self._rounds(run, rounds, budget)
             rounds.finish()
             run.finish(agreement, server, state, budget)
@@ -112,9 +120,10 @@ class Coordinator:
         """Ask all sites for their clients, and make the plan. This costs no privacy."""
         config = replace(self.job.config, data="(at the sites)", init=None, device="cpu")
         config = replace(config, ledger=AT_THE_SERVER if config.mode == "production" else None)
-        header = {"config": asdict(config), "version": __version__, "secure": self.job.secure}
-        answers = self._ask_all("joined", Message("invite", header))
-        columns = {site: _columns(answer, site) for site, answer in answers.items()}
+        invite = Invite(asdict(config), __version__, self.job.secure).message()
+        answers = self._ask_all(Joined.kind, invite)
+        joined = {site: _joined(answer, site) for site, answer in answers.items()}
+        columns = {site: Columns.from_dict(each.columns) for site, each in joined.items()}
         first = self.sites[0]
         for site in self.sites[1:]:
             if difference := columns[first].difference(columns[site]):
@@ -122,16 +131,23 @@ class Coordinator:
                     f"The rows of the sites {first!r} and {site!r} look different ({difference}). "
                     "Give all sites the same schema."
                 )
-        clients = [name for site in self.sites for name in _own(answers[site], site)]
+        clients = [name for site in self.sites for name in joined[site].clients]
         begin = secrets.randbits(63) if config.seed is None else config.seed
         colluders = self.job.colluders if self.job.secure else None
         if self.job.secure and colluders is None:
             colluders = default_colluders(len(self.sites))
-        settings = self.job.run, config, columns[first], tuple(sorted(clients)), begin
-        agreement = Agreement.make(*settings, public, colluders)
+        agreement = Agreement.make(
+            run=self.job.run,
+            config=config,
+            columns=columns[first],
+            clients=tuple(sorted(clients)),
+            initialisation=begin,
+            public=public,
+            colluders=colluders,
+        )
         if agreement.secure is not None:
             scale(Grid.of(agreement.plan), *agreement.secure)  # Refuses what is not covered.
-        prints = {site: answers[site].header.get("fingerprint") for site in self.sites}
+        prints = {site: joined[site].fingerprint for site in self.sites}
         return agreement, to_json([agreement.to_dict(), prints])
 
     def _budget(
@@ -175,9 +191,9 @@ class Coordinator:
             )
         if agreement.colluders is not None and agreement.plan.cohort < agreement.plan.clients:
             raise PmtlError("With secure aggregation all clients take part: leave cohort out.")
-        header = {"agreement": agreement.to_dict(), "version": __version__, "whole": whole}
+        start = Start(agreement.to_dict(), __version__, whole)
         arrays = {f"public.{name}": value.numpy() for name, value in public.tensors().items()}
-        self._ask_all("ready", Message("start", header, arrays))
+        self._ask_all(Ready.kind, start.message(arrays))
         self.tell(
             f"{len(self.sites)} sites with {len(agreement.clients)} clients take part in run "
             f"{agreement.run}: {agreement.config.algorithm}, {agreement.plan.rounds} releases."
@@ -212,18 +228,17 @@ class Coordinator:
         return read
 
 
-def _columns(answer: Message, site: str) -> Columns:
+def _joined(answer: Message, site: str) -> Joined:
+    """What a site said of itself; the names of its clients must be in its own namespace."""
     try:
-        return Columns.from_dict(answer.header["columns"])
-    except (PmtlError, KeyError, TypeError, AttributeError) as error:
-        raise PmtlError(f"Site {site!r} does not say how its rows look.") from error
-
-
-def _own(answer: Message, site: str) -> list[str]:
-    """The names of a site's clients, which must be in its own namespace."""
-    given = answer.header.get("clients")
-    names = [str(name) for name in given] if isinstance(given, list) else []
+        joined = answer.read(Joined)
+        Columns.from_dict(joined.columns)
+    except PmtlError as error:
+        raise PmtlError(
+            f"Site {site!r} does not say how its rows look and who its clients are. {error}"
+        ) from error
+    names = joined.clients
     own = names and all(belongs_to(name, site) for name in names)
     if not own or len(set(names)) != len(names):
         raise PmtlError(f"Site {site!r} names clients that are not its own, or none.")
-    return names
+    return joined

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from pmtl.errors import PmtlError
-from pmtl.federation.nvflare.admin import administrator
+from pmtl.federation.nvflare.admin import Administrator, JobState, administrator
 from pmtl.federation.nvflare.kits import provision
 from pmtl.runs.config import TrainConfig
 from pmtl.storage import disk_errors
@@ -136,7 +136,7 @@ def _wait_for_sites(kit: Path) -> None:
         try:
             with administrator(kit) as admin:
                 while time.monotonic() < until:
-                    there = set(admin.status()["connected"])
+                    there = set(admin.status()[0])
                     if there >= set(SITES):
                         return
                     last = f"only {len(there)} of {len(SITES)} sites are connected"
@@ -147,18 +147,18 @@ def _wait_for_sites(kit: Path) -> None:
     raise PmtlError(f"The federation did not start within {_CONNECT:g} seconds: {last}.")
 
 
-def _wait(admin: Any, number: str, tell: Callable[[str], None]) -> None:
+def _wait(admin: Administrator, number: str, tell: Callable[[str], None]) -> None:
     """Wait for the end of the job; a job that did not finish is an error."""
     until, told = time.monotonic() + _TRAIN, ""
-    state: dict[str, Any] = {"state": "waiting", "sentence": ""}
+    state = JobState(number, "waiting")
     for state in admin.wait(number):
-        if state["sentence"] != told:
-            told = state["sentence"]
+        if state.sentence != told:
+            told = state.sentence
             tell(told)
         if time.monotonic() > until:
             raise PmtlError(f"The run did not end within {_TRAIN:g} seconds.")
-    if state["state"] != "finished":
-        raise PmtlError(state["sentence"] or "The run failed; the server's log says why.")
+    if state.state != "finished":
+        raise PmtlError(state.sentence or "The run failed; the server's log says why.")
 
 
 def _end_with_input() -> None:

@@ -24,6 +24,7 @@ from pmtl.algorithms import ALGORITHMS
 from pmtl.errors import PmtlError, PublicError, errors_naming
 from pmtl.federation.agreement import Agreement
 from pmtl.models import MODELS
+from pmtl.options import check_options, option
 from pmtl.privacy.grid import Grid
 from pmtl.secure_aggregation import shares
 from pmtl.spec import from_values, parse_spec, unknown
@@ -34,26 +35,30 @@ from pmtl.storage import read_toml
 class Limits:
     """The most that a run may ask of a site."""
 
-    epsilon: float = 4.0  #: the largest ε of one run
-    delta: float = 0.05  #: the largest δ of one run
-    #: The largest sum of the ε of all runs that this site took part in. Their δ add up, too: n runs
-    #: within these limits are (total_epsilon, n · delta)-private together.
-    total_epsilon: float = math.inf
-    clip: float = math.inf  #: the largest clip norm
-    rounds: float = 10_000  #: the largest number of rounds, or inf
-    clients: int = 2  #: the least number of clients of the whole federation
+    epsilon: float = option(4.0, help="The largest ε of one run.", at_least=0)
+    delta: float = option(0.05, help="The largest δ of one run.", at_least=0)
+    #: Their δ add up, too: n runs within these limits are (total_epsilon, n · delta)-private
+    #: together.
+    total_epsilon: float = option(
+        math.inf, help="The largest sum of the ε of all runs of this site.", at_least=0
+    )
+    clip: float = option(math.inf, help="The largest clip norm.", at_least=0)
+    rounds: float = option(10_000.0, help="The largest number of rounds, or inf.", at_least=0)
+    clients: int = option(
+        2, help="The least number of clients of the whole federation.", at_least=0
+    )
     models: tuple[str, ...] = tuple(MODELS)  #: that may be trained
     algorithms: tuple[str, ...] = tuple(name for name in ALGORITHMS if name != "naive_joint")
-    version: str = __version__  #: of pmtl that the server must have
+    version: str = option(__version__, help="The version of pmtl that the server must have.")
     #: An experiment sends a digest of the site's rows.
     modes: tuple[str, ...] = ("experiment", "production")
-    secure: bool = False  #: whether the site takes part only with secure aggregation
-    colluders: int = 0  #: the least number of colluding sites to protect against
+    secure: bool = option(False, help="Take part only with secure aggregation.")
+    colluders: int = option(
+        0, help="The least number of colluding sites to protect against.", at_least=0
+    )
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if isinstance(value, (int, float)) and not value >= 0:
-                raise PmtlError(f"The limit {name} cannot be {value!r}.")
+        check_options(self)
 
     def check_mode(self, mode: str) -> None:
         """Refuse a mode that is not allowed."""
@@ -89,7 +94,7 @@ class Limits:
             (epsilon > most, f"ε = {epsilon:.4g}, but allows {self.epsilon:g}"),
             (plan.delta > self.delta, f"δ = {plan.delta:.3g}, but allows {self.delta:g}"),
             (clip > self.clip, f"a clip norm of {clip:g}, but allows {self.clip:g}"),
-            (plan.rounds > self.rounds, f"{plan.rounds} rounds, but allows {self.rounds}"),
+            (plan.rounds > self.rounds, f"{plan.rounds} rounds, but allows {self.rounds:g}"),
             (plan.clients < self.clients, f"{plan.clients} clients, but needs {self.clients}"),
             (model not in self.models, f"the model {model!r}, but allows {models}"),
             (method not in self.algorithms, f"the algorithm {method!r}, but allows {algorithms}"),

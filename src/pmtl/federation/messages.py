@@ -13,6 +13,9 @@ unpickled.
 | `finish`: what was published at the end | `done` |
 
 Any of them may be answered by `refused`, with a sentence that is public.
+
+Each has a class of headers (`Invite`, `Joined`, …). `Message.read` makes one of what was received,
+and refuses missing and unknown entries and wrong types.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +34,12 @@ from pmtl.errors import PmtlError, PublicError
 from pmtl.jsontext import to_json
 from pmtl.messages import from_bytes
 from pmtl.privacy.sampling import is_library_scheme
-from pmtl.spec import parse_spec
+from pmtl.spec import from_values, parse_spec
 
-REFUSED = "refused"
 _LONGEST_HEADER = 64 * 2**20
 _NAME = "pmtl"
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_Header = TypeVar("_Header", bound="Header")
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,15 @@ class Message:
             raise PmtlError(f"A message cannot be read: {error}.") from error
         return cls(kind, header, arrays)
 
+    def read(self, header: type[_Header]) -> _Header:
+        """The header of a message that must be of this kind, checked."""
+        if self.kind != header.kind:
+            raise PublicError(f"A message is refused: it is not of the kind {header.kind!r}.")
+        try:
+            return from_values(header, self.header, f"a message of the kind {self.kind!r}")
+        except PmtlError as error:
+            raise PublicError(f"A message is refused: {error}") from error
+
     def array(self, name: str, kinds: str, dimensions: int) -> NDArray[Any]:
         """A copy of an array that must be there, with numbers of one of these `kinds` (NumPy's
         letters)."""
@@ -87,9 +99,129 @@ class Message:
         return np.asarray(vectors[rows])
 
 
-def refusal(sentence: str) -> Message:
-    """The answer of a site that refuses; the sentence must be public."""
-    return Message(REFUSED, {"sentence": sentence})
+@dataclass(frozen=True)
+class Header:
+    """What a message of one kind says beside its arrays."""
+
+    kind: ClassVar[str]
+
+    def message(self, arrays: Mapping[str, NDArray[Any]] | None = None) -> Message:
+        """The message with this header; entries that are None are left out."""
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        return Message(self.kind, given, arrays or {})
+
+
+@dataclass(frozen=True)
+class Invite(Header):
+    """From the server: the settings of a run."""
+
+    kind: ClassVar[str] = "invite"
+    config: Mapping[str, Any]  #: the settings, as `TrainConfig` has them
+    version: str  #: of pmtl at the server
+    secure: bool  #: whether uploads are to be hidden from the server
+
+
+@dataclass(frozen=True)
+class Joined(Header):
+    """From a site: its clients, and how its rows look."""
+
+    kind: ClassVar[str] = "joined"
+    clients: tuple[str, ...]  #: their names, as the server knows them
+    columns: Mapping[str, Any]  #: the format of the rows, as `Columns` has it
+    fingerprint: str | None = None  #: of the rows; a part of the key of an experiment's noise
+
+
+@dataclass(frozen=True)
+class Start(Header):
+    """From the server: what was agreed."""
+
+    kind: ClassVar[str] = "start"
+    agreement: Mapping[str, Any]  #: as `Agreement.to_dict` writes it
+    version: str  #: of pmtl at the server
+    whole: bool  #: whether uploads are whole steps of the grid
+
+
+@dataclass(frozen=True)
+class Ready(Header):
+    """From a site: it takes part."""
+
+    kind: ClassVar[str] = "ready"
+
+
+@dataclass(frozen=True)
+class AskKey(Header):
+    """From the server: an attempt of a round with secure aggregation."""
+
+    kind: ClassVar[str] = "key"
+    run: str
+    round: int  #: counted from 0
+    attempt: str  #: its identity
+    counted: int  #: the last round in which an upload of this site was counted; −1: none
+
+
+@dataclass(frozen=True)
+class AskUploads(AskKey):
+    """From the server: an attempt of a round, for uploads that the server adds up."""
+
+    kind: ClassVar[str] = "round"
+    summed: bool  #: whether the site sends the sum of its clients' uploads
+
+
+@dataclass(frozen=True)
+class AskMasked(AskKey):
+    """From the server: the keys of all sites."""
+
+    kind: ClassVar[str] = "masked"
+    keys: tuple[Mapping[str, Any], ...]  #: as `SignedKey` has them
+
+
+@dataclass(frozen=True)
+class Uploads(Header):
+    """From a site: the uploads of its clients."""
+
+    kind: ClassVar[str] = "uploads"
+    round: int
+    attempt: str
+
+
+@dataclass(frozen=True)
+class Key(Uploads):
+    """From a site: a fresh key for an attempt."""
+
+    kind: ClassVar[str] = "key"
+    signed: Mapping[str, Any]  #: as `SignedKey` has it
+
+
+@dataclass(frozen=True)
+class Masked(Uploads):
+    """From a site: the sum of its clients' uploads with masks and a share of the noise."""
+
+    kind: ClassVar[str] = "masked"
+
+
+@dataclass(frozen=True)
+class Finish(Header):
+    """From the server: the end of a run."""
+
+    kind: ClassVar[str] = "finish"
+    run: str
+    counted: int  #: the last round in which an upload of this site was counted; −1: none
+    rounds: int  #: how many were published
+
+
+@dataclass(frozen=True)
+class Done(Header):
+    """From a site: its models are written."""
+
+    kind: ClassVar[str] = "done"
+
+
+@dataclass(frozen=True)
+class Refused(Header):
+    """From a site: why it refuses; the sentence must be public."""
+
+    kind: ClassVar[str] = "refused"
+    sentence: str
 
 
 def check_run_name(name: Any) -> str:

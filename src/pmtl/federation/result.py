@@ -88,8 +88,13 @@ class RunResult:
         clients read at the end, `vectors` [V, P] what was published of it, and `blocks` [m] which
         of these each client reads."""
         folder, algorithm = RunFolder.open(self.path), training.algorithm
-        given = training.store, vectors, training.weights(shared), training.alone()
-        models = personal_models(algorithm, *given)
+        models = personal_models(
+            algorithm=algorithm,
+            store=training.store,
+            shared=vectors,
+            weights=training.weights(shared),
+            alone=training.alone(),
+        )
         facts = folder.facts()
         events = {GaussianEvent.of(facts.plan): rounds} if facts.shares else None
         billboard = Billboard(blocks)

@@ -19,7 +19,18 @@ from numpy.typing import NDArray
 
 from pmtl.errors import PmtlError
 from pmtl.federation.agreement import Agreement
-from pmtl.federation.messages import REFUSED, Message
+from pmtl.federation.messages import (
+    AskKey,
+    AskMasked,
+    AskUploads,
+    Done,
+    Finish,
+    Key,
+    Masked,
+    Message,
+    Refused,
+    Uploads,
+)
 from pmtl.federation.transport import Transport
 from pmtl.server import Server
 from pmtl.server.server import ServerState
@@ -61,12 +72,12 @@ class Rounds:
         resumed."""
         messages, rounds = {}, self.state.round
         for site in self.members:
-            header = {"run": self.job.run, "counted": self.counted[site], "rounds": rounds}
-            messages[site] = Message("finish", header, self._shown_to(site)).to_bytes()
+            header = Finish(self.job.run, self.counted[site], rounds)
+            messages[site] = header.message(self._shown_to(site)).to_bytes()
         seconds = max(self.job.round_seconds, self.job.join_seconds)  # Sites write all models now.
         answers = read_answers(self.transport.ask(messages, seconds))
         for site in sorted(messages):
-            if site not in answers or answers[site].kind != "done":
+            if site not in answers or answers[site].kind != Done.kind:
                 sentence = "did not confirm the end: resume the run when it is back."
                 self.tell(f"Site {site!r} {sentence}")
 
@@ -77,10 +88,9 @@ class Rounds:
         messages = {}
         for site, clients in self.members.items():
             mask = np.isin(clients, list(tally.cohort)).astype(np.uint8)
-            header = self._header(site, attempt) | {"summed": summed}
-            arrays = {**self._shown_to(site), "drawn": mask}
-            messages[site] = Message("round", header, arrays)
-        answered = self._collect(messages, "uploads", attempt)
+            header = AskUploads(**self._place(site, attempt), summed=summed)
+            messages[site] = header.message({**self._shown_to(site), "drawn": mask})
+        answered = self._collect(messages, Uploads, attempt)
         if not server.algorithm.shares:  # Nothing leaves a client, so nothing is published.
             state.round += 1
             return set(answered)
@@ -100,29 +110,34 @@ class Rounds:
         from pmtl.secure_aggregation.protocol import unmasked
 
         server, state, attempt = self.server, self.state, secrets.token_hex(16)
-        headers = {site: self._header(site, attempt) for site in self.members}
+        places = {site: self._place(site, attempt) for site in self.members}
         least = shares.least_sites(colluders)
         # A site that gave a key and then failed is left out of the next attempt, if others suffice.
         left_out, self._failed = self._failed, set()
-        if len(headers) - len(left_out) < least:
+        if len(places) - len(left_out) < least:
             left_out = set()
-        asked = {site: Message("key", headers[site]) for site in headers if site not in left_out}
-        given = self._collect(asked, "key", attempt, "signed")
+        asked = {
+            site: AskKey(**place).message()
+            for site, place in places.items()
+            if site not in left_out
+        }
+        given = self._collect(asked, Key, attempt)
         keys = {site: signed for site, signed in given.items() if _is_key(signed, site)}
         if len(keys) < least and left_out:
             return None  # With all sites, once more. Nothing was sent, and nothing charged.
         if len(keys) < least:
             raise PmtlError(
-                f"Only {len(keys)} of {len(headers)} sites answered, and secure aggregation where "
+                f"Only {len(keys)} of {len(places)} sites answered, and secure aggregation where "
                 f"{colluders} may collude needs {least}: continue the run when more are back."
             )
         tally = server.open(state)
         server.gate.charge(state.round)  # From here on, something may be learned.
-        messages = {}
-        for site in keys:
-            header = headers[site] | {"keys": [keys[other] for other in sorted(keys)]}
-            messages[site] = Message("masked", header, self._shown_to(site))
-        answered = self._collect(messages, "masked", attempt)
+        listed = tuple(keys[site] for site in sorted(keys))
+        messages = {
+            site: AskMasked(**places[site], keys=listed).message(self._shown_to(site))
+            for site in keys
+        }
+        answered = self._collect(messages, Masked, attempt)
         if set(answered) != set(keys):
             self._failed = set(keys) - set(answered)
             missing = ", ".join(sorted(self._failed))
@@ -145,7 +160,8 @@ class Rounds:
         server.publish(tally, state, noisy=True)
         return set(answered)
 
-    def _header(self, site: str, attempt: str) -> dict[str, Any]:
+    def _place(self, site: str, attempt: str) -> dict[str, Any]:
+        """What every request of an attempt says."""
         place = {"run": self.agreement.run, "round": self.state.round, "attempt": attempt}
         return place | {"counted": self.counted[site]}
 
@@ -161,10 +177,10 @@ class Rounds:
         return {"shared": shown.cpu().numpy(), "reads": reads.astype(np.int64)}
 
     def _collect(
-        self, messages: Mapping[str, Message], kind: str, attempt: str, entry: str | None = None
+        self, messages: Mapping[str, Message], wanted: type[Uploads], attempt: str
     ) -> dict[str, Any]:
-        """What the sites answered to this attempt in time: the array of this `kind`, or the `entry`
-        of the header."""
+        """What the sites answered to this attempt in time: their keys, or the array that is called
+        as the kind of the `wanted` answers."""
         round = self.state.round
         content = {site: message.to_bytes() for site, message in messages.items()}
         waited = frozenset(messages) - self._late
@@ -174,20 +190,30 @@ class Rounds:
             try:
                 answer = Message.from_bytes(given)
             except PmtlError:
-                answer = Message(REFUSED, {"sentence": "It sent something that is not a message."})
-            header, there = answer.header, answer.arrays if entry is None else answer.header
-            fresh = header.get("round") == round and header.get("attempt") == attempt
-            if site in messages and answer.kind == kind and fresh and (entry or kind) in there:
-                found[site] = there[entry or kind]
+                answer = Refused("It sent something that is not a message.").message()
+            value = _value(answer, wanted, round, attempt)
+            if site in messages and value is not None:
+                found[site] = value
             else:
                 self.tell(f"Site {site!r}, round {round + 1}: {sentence_of(answer)}")
         for site in sorted(set(messages) - set(found) - self._late):
-            end = "; it counts as zero." if kind == "uploads" else "."
+            end = "; it counts as zero." if wanted is Uploads else "."
             self.tell(f"Site {site!r} did not answer round {round + 1}{end}")
         for site in sorted(self._late & set(found)):
             self.tell(f"Site {site!r} is back.")
         self._late = (self._late - set(messages)) | (set(messages) - set(found))
         return found
+
+
+def _value(answer: Message, wanted: type[Uploads], round: int, attempt: str) -> Any:
+    """The key or the array of an answer; None if it is not of this kind and for this attempt."""
+    try:
+        header = answer.read(wanted)
+    except PmtlError:
+        return None
+    if (header.round, header.attempt) != (round, attempt):
+        return None
+    return header.signed if isinstance(header, Key) else answer.arrays.get(wanted.kind)
 
 
 def _is_key(values: Any, site: str) -> bool:
@@ -211,7 +237,8 @@ def read_answers(answers: Mapping[str, bytes]) -> dict[str, Message]:
 
 def sentence_of(answer: Message) -> str:
     """The sentence of a site that refused, or sent another answer than expected."""
-    if answer.kind == REFUSED:
-        said = str(answer.header.get("sentence", "It refuses."))[:500]
-        return "".join(c if c.isprintable() else "?" for c in said)
-    return "It sent an answer that was not asked for."
+    try:
+        said = answer.read(Refused).sentence[:500]
+    except PmtlError:
+        return "It sent an answer that was not asked for."
+    return "".join(c if c.isprintable() else "?" for c in said)

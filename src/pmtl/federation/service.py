@@ -20,11 +20,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pmtl._version import __version__
 from pmtl.errors import PublicError
+from pmtl.federation import messages
 from pmtl.federation.agreement import Agreement, Columns
 from pmtl.federation.limits import SiteSettings, read_settings
-from pmtl.federation.messages import Message, refusal
+from pmtl.federation.messages import Message
 from pmtl.federation.result import RunResult
 from pmtl.federation.site_folder import RunStateFiles, SiteFolder
 from pmtl.federation.training import SiteRows, Training
@@ -106,33 +106,35 @@ class SiteService:
             answer = self._kinds[message.kind](message)
         except PublicError as error:
             LOG.warning("Refused: %s", error)
-            answer = refusal(str(error))
+            answer = messages.Refused(str(error)).message()
         except Exception as error:  # Its text may contain rows.
             LOG.exception("A message of the server failed: %s", error)
-            answer = refusal("This site could not answer. Its own log says why.")
+            answer = messages.Refused("This site could not answer. Its own log says why.").message()
         return answer.to_bytes()
 
     def _invite(self, message: Message) -> Message:
         """Say who this site's clients are and how its rows look."""
-        header, limits = message.header, self.settings.limits
-        if header["version"] != limits.version:
-            has = f"The server has version {header['version']} of pmtl"
+        limits, version = self.settings.limits, message.header.get("version")
+        if version != limits.version:  # Another version may have other messages.
+            has = f"The server has version {version} of pmtl"
             raise PublicError(f"{has}, and this site allows {limits.version}.")
-        config = parse_config(header["config"], "the run's settings")
+        asked = message.read(messages.Invite)
+        config = parse_config(asked.config, "the run's settings")
         limits.check_mode(config.mode)  # Before a digest of the rows is sent.
         data = self._rows.load(config)
-        known: dict[str, Any] = {"clients": list(self._rows.names(data)), "version": __version__}
-        known["columns"] = asdict(Columns.of(data))
-        if config.mode == "experiment" and not (limits.secure or header.get("secure")):
-            known["fingerprint"] = data.fingerprint()  # A part of the noise's key.
-        return Message("joined", known)
+        fingerprint = None
+        if config.mode == "experiment" and not (limits.secure or asked.secure):
+            fingerprint = data.fingerprint()
+        return messages.Joined(
+            self._rows.names(data), asdict(Columns.of(data)), fingerprint
+        ).message()
 
     def _start(self, message: Message) -> Message:
         """Check the run against this site's limits, and prepare it."""
-        header = message.header
-        agreement = Agreement.from_dict(header["agreement"])
+        asked = message.read(messages.Start)
+        agreement = Agreement.from_dict(asked.agreement)
         state = self.folder.state(agreement.run)
-        agreed = {"agreement": agreement.to_dict(), "whole": bool(header["whole"])}
+        agreed = {"agreement": agreement.to_dict(), "whole": asked.whole}
         took_part = self.folder.knows(agreement.run)
         if state.exists and state.agreed() != json.loads(to_json(agreed)):
             if took_part:
@@ -142,16 +144,16 @@ class SiteService:
             state.remove()
             self._open = None
         elif not state.exists and self.folder.result(agreement.run).exists():
-            return Message("ready")
+            return messages.Ready().message()
         spent = self.folder.spent(agreement.run)
-        self.settings.limits.check(agreement, header["version"], spent)
+        self.settings.limits.check(agreement, asked.version, spent)
         self._rows.check(agreement)
         if not state.exists:
             if took_part:
                 raise PublicError("This site took part in a run of this name before.")
             if agreement.colluders is not None:
                 self._site_masking()  # Refuses a site without a certificate.
-                if not agreed["whole"]:
+                if not asked.whole:
                     raise PublicError("Secure aggregation needs a hardened gate.")
             public = {
                 name.removeprefix(PUBLIC): torch.from_numpy(np.array(array))
@@ -160,50 +162,58 @@ class SiteService:
             }
             state.create(agreed, public)
         self._run(agreement.run)
-        return Message("ready")
+        return messages.Ready().message()
 
     def _round(self, message: Message) -> Message:
         """Train the clients that were drawn, and answer with their uploads."""
-        run = self._run(str(message.header["run"]))
+        asked = message.read(messages.AskUploads)
+        run = self._run(asked.run)
         if run.agreement.colluders is not None:
             raise PublicError("This run hides uploads from the server: they do not leave in plain.")
-        self._check_round(run, message)
+        self._check_round(run, asked)
         drawn = message.array("drawn", "u", 1)
         if drawn.shape != (run.training.data.m,):
             raise PublicError("The server's message does not fit this site's clients.")
         chosen = np.flatnonzero(drawn).astype(np.int64)
-        uploads = self._trained(run, message, chosen)
-        sent = self._as_sent(run, chosen, uploads, bool(message.header["summed"]))
-        return Message("uploads", _answer_header(message), {"uploads": sent})
+        uploads = self._trained(run, asked, message, chosen)
+        sent = self._as_sent(run, chosen, uploads, asked.summed)
+        return messages.Uploads(asked.round, asked.attempt).message({"uploads": sent})
 
     def _key(self, message: Message) -> Message:
         """Make a key for an attempt of a round with secure aggregation."""
-        run = self._run(str(message.header["run"]))
-        self._check_round(run, message)
-        header = message.header
-        given = run.agreement.run, int(header["round"]), str(header["attempt"])
-        signed = self._site_masking().key(*given, run.agreement.digest())
-        return Message("key", {**_answer_header(message), "signed": signed.to_dict()})
+        asked = message.read(messages.AskKey)
+        run = self._run(asked.run)
+        self._check_round(run, asked)
+        digest = run.agreement.digest()
+        signed = self._site_masking().key(asked.run, asked.round, asked.attempt, digest)
+        return messages.Key(asked.round, asked.attempt, signed.to_dict()).message()
 
     def _masked(self, message: Message) -> Message:
         """Train all clients, and answer with their sum, a share of the noise, and masks."""
-        header, run = message.header, self._run(str(message.header["run"]))
+        asked = message.read(messages.AskMasked)
+        run = self._run(asked.run)
         colluders, plan = run.agreement.colluders, run.agreement.plan
         if colluders is None:
             raise PublicError("This run was agreed without secure aggregation.")
-        self._check_round(run, message)
-        given = run.agreement.run, int(header["round"]), str(header["attempt"])
-        known = run.agreement.sites, Grid.of(plan), colluders
-        cohort = self._site_masking().check(*given, header["keys"], *known)
+        self._check_round(run, asked)
+        cohort = self._site_masking().check(
+            run=asked.run,
+            round=asked.round,
+            attempt=asked.attempt,
+            keys=asked.keys,
+            sites=run.agreement.sites,
+            grid=Grid.of(plan),
+            colluders=colluders,
+        )
         # The site counts its answers itself and keeps to the plan, even if the server charges less.
         if run.files.count_release() > plan.rounds:
             raise PublicError(
                 f"This site has answered {plan.rounds} times, all that the plan pays for."
             )
         everybody = np.arange(run.training.data.m, dtype=np.int64)
-        total = self._trained(run, message, everybody).sum(dim=0)
+        total = self._trained(run, asked, message, everybody).sum(dim=0)
         masked = self._site_masking().masked(cohort, total)
-        return Message("masked", _answer_header(message), {"masked": masked})
+        return messages.Masked(asked.round, asked.attempt).message({"masked": masked})
 
     def _site_masking(self) -> SiteMasking:
         from pmtl.secure_aggregation.protocol import SiteMasking
@@ -214,27 +224,27 @@ class SiteService:
             self._masking = SiteMasking(self._identity(), self._source)
         return self._masking
 
-    def _check_round(self, run: OpenRun, message: Message) -> None:
+    def _check_round(self, run: OpenRun, asked: messages.AskKey) -> None:
         """Refuse a round that was counted, or an attempt that was answered."""
-        round, attempt = int(message.header["round"]), str(message.header["attempt"])
-        again = round == run.answered and attempt == run.attempt
-        old = round <= max(run.counted, int(message.header["counted"])) or round < run.answered
+        round = asked.round
+        again = round == run.answered and asked.attempt == run.attempt
+        old = round <= max(run.counted, asked.counted) or round < run.answered
         if round >= run.agreement.plan.rounds:
             raise PublicError(f"Round {round} is not part of the plan.")
         if old or again:
             raise PublicError(f"Round {round} was answered already.")
 
-    def _trained(self, run: OpenRun, message: Message, clients: NDArray[np.int64]) -> Tensor:
+    def _trained(
+        self, run: OpenRun, asked: messages.AskKey, message: Message, clients: NDArray[np.int64]
+    ) -> Tensor:
         """The uploads of a round; what it would change is pending, and on disk."""
-        header = message.header
         self._charge(run.agreement)
-        self._decide(run, int(header["counted"]))
-        round, attempt = int(header["round"]), str(header["attempt"])
+        self._decide(run, asked.counted)
         shared = torch.from_numpy(message.reads(run.training.data.m))
-        uploads = run.training.train(round, clients, shared)
+        uploads = run.training.train(asked.round, clients, shared)
         assert run.training.pending is not None
-        run.files.save_pending(run.training.pending, attempt)
-        run.answered, run.attempt = round, attempt
+        run.files.save_pending(run.training.pending, asked.attempt)
+        run.answered, run.attempt = asked.round, asked.attempt
         return uploads
 
     def _charge(self, agreement: Agreement) -> None:
@@ -260,22 +270,22 @@ class SiteService:
 
     def _finish(self, message: Message) -> Message:
         """Make the personal models from what was published, and write them."""
-        name = str(message.header["run"])
-        if not self.folder.state(name).exists and self.folder.result(name).exists():
-            return Message("done")
-        run = self._run(name)
-        self._decide(run, int(message.header["counted"]))
+        asked = message.read(messages.Finish)
+        if not self.folder.state(asked.run).exists and self.folder.result(asked.run).exists():
+            return messages.Done().message()
+        run = self._run(asked.run)
+        self._decide(run, asked.counted)
         shared = torch.from_numpy(message.reads(run.training.data.m))
         run.training.finish(shared)
         vectors = torch.from_numpy(message.array("shared", "f", 2))
         blocks = message.array("reads", "iu", 1).astype(np.int64)
         rounds = run.agreement.plan.rounds  # A site never answers more rounds than these.
         if run.agreement.colluders is not None:
-            rounds = min(rounds, max(run.files.releases(), int(message.header["rounds"])))
+            rounds = min(rounds, max(run.files.releases(), asked.rounds))
         run.result.write(run.training, shared, vectors, blocks, rounds)
         run.files.remove()
         self._open = None
-        return Message("done")
+        return messages.Done().message()
 
     def _decide(self, run: OpenRun, counted: int) -> None:
         if run.training.decide(counted):
@@ -316,8 +326,3 @@ class SiteService:
         )
         counted, answered, attempt = state.load(training)
         return OpenRun(agreement, training, state, result, counted, answered, attempt)
-
-
-def _answer_header(message: Message) -> dict[str, Any]:
-    """The header of an answer: which attempt of which round it is for."""
-    return {"round": int(message.header["round"]), "attempt": str(message.header["attempt"])}

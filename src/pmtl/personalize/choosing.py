@@ -34,6 +34,7 @@ from pmtl.algorithms import Algorithm
 from pmtl.engines.base import Ints
 from pmtl.errors import PmtlError
 from pmtl.personalize.methods import METHODS, Vanilla, build_method, needs_published
+from pmtl.personalize.settings import DEFAULT_LAMS, TRIED_LAMS
 from pmtl.personalize.tuning import Tuner, Workspace
 from pmtl.simulation import LocalTraining, Store, Weights
 from pmtl.simulation.evaluation import Evaluator
@@ -47,7 +48,7 @@ RULE = "gain in squared distance, less a standard error"
 #: Multiples of the given number of steps (or epochs) for fine-tuning and for training alone.
 STEPS, ALONE = (1, 5), (25, 5, 1)
 #: The λ that are tried with each method that has one.
-LAMS: Mapping[str, Sequence[float | None]] = dict.fromkeys(("mean", "kl", "ewc"), (0.1, 1.0))
+LAMS: Mapping[str, Sequence[float | None]] = dict.fromkeys(DEFAULT_LAMS, TRIED_LAMS)
 #: The start of training alone.
 FRESH = "fresh"
 

@@ -13,10 +13,11 @@ import torch
 from pmtl.algorithms import Algorithm
 from pmtl.engines.process import resolve_device
 from pmtl.errors import PmtlError
-from pmtl.options import rounds_only, takes_settings
+from pmtl.options import declared, rounds_only, takes_settings
 from pmtl.personalize.choosing import LAMS, candidates, choose
 from pmtl.personalize.methods import SELECT, build_method, needs_published
 from pmtl.personalize.result import Finetuned, FinetunedFacts, refuse_existing, save_finetuned
+from pmtl.personalize.settings import FinetuneSettings
 from pmtl.personalize.tuning import Workspace, tune
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.result import Run, load_run
@@ -29,15 +30,12 @@ STARTS = ("shared", "personal")
 
 @explain_wrong_calls()
 @takes_settings(LocalTraining, *rounds_only(LocalTraining))
+@takes_settings(FinetuneSettings)
 def finetune(
     run: Run | str | Path,
-    method: str = "vanilla",
-    start: str | None = None,
+    method: str = FinetuneSettings.method,
+    start: str | None = FinetuneSettings.start,
     *,
-    lam: float | None = None,
-    seed: int | None = None,
-    device: str = "auto",
-    engine: str = "auto",
     out: str | Path | None = None,
     progress: bool = False,
     **settings: Any,
@@ -46,35 +44,30 @@ def finetune(
 
     Args:
         run: A run, or its folder.
-        method: vanilla, mean, kl, ewc (`personalize/methods.py`), or select: each client chooses on
-            its validation rows (`personalize/choosing.py`), also with 5 times as many `steps`.
-        start: The `shared` model or the client's `personal` one, the default if the run has it;
-            select tries both unless given.
-        lam: λ, how strongly the published model pulls.
-        seed: The same seed gives the same bits; the run's unless given; not in production.
-        device: auto, cpu or cuda.
-        engine: As for training.
         out: A new folder for the result; `folder_of` gives the default of the command line. Without
             it, the result stays in memory.
         progress: Whether to show a progress bar.
-        **settings: fields of `LocalTraining`, which `help(pmtl.finetune)` lists.
+        **settings: fields of `FinetuneSettings` and `LocalTraining`, which `help(pmtl.finetune)`
+            lists.
     """
     run = run if isinstance(run, Run) else load_run(run)
     if isinstance(run, Finetuned):
         raise PmtlError("This is a fine-tuned result already: fine-tune the run it came from.")
+    local = LocalTraining(**{n: settings.pop(n) for n in declared(LocalTraining) if n in settings})
+    asked = FinetuneSettings(method, start, **settings, local=local)
+    lam = asked.lam
     how = None if method == SELECT else build_method(method, lam)
     if start is not None or how is not None:
         start = check_start(run, method, start, how)
-    local = LocalTraining(**settings)
     production = run.facts.production
-    seed = _seed(run, seed)
+    seed = _seed(run, asked.seed)
     if out is not None:
         refuse_existing(out)
-    where, dtype = torch.device(resolve_device(device)), run.shared_weights.dtype
+    where, dtype = torch.device(resolve_device(asked.device)), run.shared_weights.dtype
     # A copy, so that the run's own model stays on its device.
     model = copy.deepcopy(run.flat_model).to(where, dtype)
     tensors = RowTensors(run.data, where, dtype)
-    space = Workspace(run.data, tensors, model, seed, engine, production, progress)
+    space = Workspace(run.data, tensors, model, seed, asked.engine, production, progress)
     about = FinetunedFacts(
         run=run.facts.id,
         method=method,
@@ -138,8 +131,6 @@ def _seed(run: Run, seed: int | None) -> int:
                 "was given: leave it out."
             )
         return secrets.randbits(63)
-    if seed is not None and seed < 0:
-        raise PmtlError(f"The seed must not be negative, but {seed} was given.")
     return (run.facts.seed or 0) if seed is None else seed
 
 

@@ -22,6 +22,7 @@ from pmtl.algorithms import Algorithm, Local
 from pmtl.algorithms.base import Gradient
 from pmtl.errors import PmtlError
 from pmtl.models import Batch, row_divergences
+from pmtl.personalize.settings import DEFAULT_LAMS
 from pmtl.spec import unknown
 
 
@@ -38,7 +39,7 @@ class Mean(Vanilla):
 
     name: ClassVar[str] = "mean"
 
-    lam: float = 0.1
+    lam: float = DEFAULT_LAMS["mean"]
 
     def step(self, w: Tensor, shared: Tensor, gradient: Gradient, lr: float) -> Tensor:
         return w - lr * (gradient(w) + self.lam * (w - shared))
@@ -59,7 +60,7 @@ class KL(Vanilla):
 
     name: ClassVar[str] = "kl"
 
-    lam: float = 1.0
+    lam: float = DEFAULT_LAMS["kl"]
 
     def objective(self, w: Tensor, shared: Tensor, batch: Batch) -> Tensor:
         outputs, published = batch.outputs(w), batch.outputs(shared)
@@ -88,7 +89,7 @@ class EWC(Algorithm):
     name: ClassVar[str] = "ewc"
     shares: ClassVar[bool] = False
 
-    lam: float = 1.0
+    lam: float = DEFAULT_LAMS["ewc"]
 
     def start(self, shared: Tensor) -> Tensor:
         return torch.cat([shared, torch.zeros_like(shared)])

@@ -43,15 +43,21 @@ class Tuner:
     """One method with its settings, for any clients of a federation."""
 
     def __init__(self, space: Workspace, method: Algorithm, local: LocalTraining) -> None:
-        parts, seed = (space.data, space.tensors, space.model), subseed(space.seed, "finetune")
+        data, tensors, model = space.data, space.tensors, space.model
+        seed = subseed(space.seed, "finetune")
         self.work = Sites(
-            *(*parts, method, local, seed),
+            data=data,
+            tensors=tensors,
+            model=model,
+            algorithm=method,
+            local=local,
+            seed=seed,
             engine=space.engine,
-            cohort=space.data.m,
-            largest=space.data.m,
+            cohort=data.m,
+            largest=data.m,
             isolate=space.isolate,
         )
-        self._fisher = Fisher(*parts, seed) if isinstance(method, EWC) else None
+        self._fisher = Fisher(data, tensors, model, seed) if isinstance(method, EWC) else None
 
     def pieces(self) -> list[Ints]:
         """All clients, as many at a time as memory allows."""

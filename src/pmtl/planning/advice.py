@@ -8,20 +8,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pmtl.errors import PmtlError
 from pmtl.linear_sharing import LinearSizes
+from pmtl.options import declared, option, takes_settings
 from pmtl.planning import payoff, plan_text, sizes
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
-from pmtl.runs.config import privacy_of
+from pmtl.runs.config import TrainConfig, privacy_of
 from pmtl.spec import explain_wrong_calls
 
 #: The values of ρ for which `pays` has the most shared numbers that pay.
 AGREEMENTS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 #: With this many rows a client can choose by itself, without a vote and without any cost.
 MANY_ROWS = 100
+
+
+_MODELS = ", ".join(f"{{{name}}}" for name in declared(TrainConfig)["model"].about.names)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What `plan` is asked, beside the number of clients."""
+
+    parameters: int | None = option(
+        None, help="d: how many numbers leave a client; or give columns."
+    )
+    model: str = option(
+        TrainConfig.model, help=f"A model of the library ({_MODELS}); its parameters are counted."
+    )
+    columns: int | None = option(None, help="How many numbers a row has.")
+    classes: int = option(1, help="Outputs of the model: classes or labels, 1 for a number.")
+    rows: int | None = option(None, help="A public guess at the rows of a typical client.")
+    public_head: bool = option(
+        False, help="Only the last layer is trained, from public weights (init, frozen)."
+    )
+    privacy: PrivacyRequest = field(default_factory=PrivacyRequest, metadata={"panel": "Privacy"})
 
 
 @dataclass(frozen=True)
@@ -67,31 +90,25 @@ class Plan:
 
 
 @explain_wrong_calls(privacy=PrivacyRequest)
+@takes_settings(Question)
 def plan(
     clients: int,
-    parameters: int | None = None,
+    parameters: int | None = Question.parameters,
     *,
-    model: str = "auto",
-    columns: int | None = None,
-    classes: int = 1,
     privacy: PrivacyRequest | Mapping[str, Any] | float | None = None,
-    rows: int | None = None,
-    public_head: bool = False,
+    **settings: Any,
 ) -> Plan:
     """Say whether sharing can be expected to pay, from public numbers alone.
 
     Args:
         clients: m, how many clients the federation has.
-        parameters: d, how many numbers leave a client; or give `columns`.
-        model: the spec of a model of the library, whose parameters are counted.
-        columns: how many numbers a row has.
-        classes: the outputs of the model: classes or labels, 1 for a number.
         privacy: the privacy that is asked for, as in `pmtl.train`: an ε, or the fields of
             `PrivacyRequest`.
-        rows: a public guess at the rows of a typical client.
-        public_head: whether only the last layer is trained, and begins with public weights
-            (`pmtl train --init FILE --frozen …`).
+        **settings: fields of `Question`, which `help(pmtl.plan)` lists.
     """
+    asked = Question(parameters, **settings, privacy=privacy_of(privacy))
+    model, columns, classes = asked.model, asked.columns, asked.classes
+    rows, public_head, request = asked.rows, asked.public_head, asked.privacy
     parts = _parts(parameters, model, columns, classes)
     if public_head:
         if columns is None or classes < 2:
@@ -102,7 +119,6 @@ def plan(
         parts = sizes.Parts(parts.head, parts.head, classes)
     if rows is not None:
         sizes.check_count(rows, "rows")
-    request = privacy_of(privacy)
     resolved = request.resolve(clients)
     epsilon = request.target if request.noise is None else resolved.epsilon()
     request = replace(request, epsilon=epsilon, noise=None)

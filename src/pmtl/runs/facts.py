@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import platform
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ import torch
 
 from pmtl import storage as files
 from pmtl._version import __version__
-from pmtl.data import Bounds, FederatedData
+from pmtl.data import Bounds, FederatedData, Schema
+from pmtl.data.readers.text import TextRule
 from pmtl.data.targets import Task
 from pmtl.errors import PmtlError, PmtlWarning, errors_naming
 from pmtl.models import FlatModel, build_model
@@ -36,6 +38,12 @@ _PUBLIC_FACTS = (
     *("plan", "metrics_plan", "hardened", "clients", "blocks", "initialisation"),
     *("frozen", "share", "shared_numbers", "public_files", "bounds", "schema"),
 )
+#: How entries that are kept as plain values are read when they are used.
+_PARTS: dict[str, Callable[[Any], object]] = {
+    "text": partial(from_values, TextRule, where="the text rule"),
+    "bounds": Bounds.from_dict,
+    "schema": Schema.from_dict,
+}
 _PUBLIC_SETTINGS = ("local", "evaluate_every", "patience")
 
 
@@ -85,7 +93,8 @@ class RunFacts:
     frozen: str | None = None  #: which parameters are not trained
     share: str | None = None  #: which part of the model leaves a client; None: the whole model
     shared_numbers: int | None = None  #: how many numbers that part has
-    public_files: dict[str, Any] = field(default_factory=dict)  #: names and digests of public files
+    #: the `file` (its name) and the `sha256` of each public file
+    public_files: dict[str, dict[str, str]] = field(default_factory=dict)
     start_digest: str | None = None  #: of `start.safetensors`, the copy of what these files hold
     choice: dict[str, Any] | None = None  #: what choosing this run among others cost
     secure: tuple[int, ...] | None = None  #: with secure aggregation: sites, and colluding ones
@@ -131,8 +140,10 @@ class RunFacts:
         facts = from_values(cls, values, where, lenient=format == 1)
         sound = {
             "blocks": len(facts.blocks) == len(facts.clients),
-            "bounds": facts.bounds is None or "features" in facts.bounds,
-            "choice": facts.choice is None or "costs" in facts.choice,
+            "choice": facts.choice is None or {"costs", "protocol"} <= facts.choice.keys(),
+            "public_files": all(
+                {"file", "sha256"} <= f.keys() for f in facts.public_files.values()
+            ),
             "secure": facts.secure is None or len(facts.secure) == 2,
             "written": not facts.complete or {"shared", "metrics"} <= facts.written.keys(),
         }
@@ -149,9 +160,11 @@ def _read(name: str, value: Any) -> Any:
             return None if value is None else PrivacyPlan.from_dict(value)
         if name == "charged":
             return None if value is None else from_list(value)
+        if name in _PARTS and value is not None:
+            _PARTS[name](value)  # Refused now, and not when it is used.
         if value == "inf" and name.startswith("population"):  # JSON has no infinity.
             return float(value)
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
         raise PmtlError(f"The entry {name!r} cannot be read ({error}).") from error
     return value
 

@@ -210,9 +210,14 @@ def _finish(
     )
     if folder is not None:
         _save(folder, state, budget)
-        mixed = simulation.server.billboard.mixture is not None
-        given = simulation.algorithm, state.store, state.shared, weights, alone
-        personal = personal_models(*given, mixed)
+        personal = personal_models(
+            algorithm=simulation.algorithm,
+            store=state.store,
+            shared=state.shared,
+            weights=weights,
+            alone=alone,
+            mixed=simulation.server.billboard.mixture is not None,
+        )
         result = None if facts.production else run.evaluate()
         shown = simulation.published(state) if simulation.algorithm.exact else state.shared
         published = {"weights": shown, **simulation.server.billboard.tensors()}

@@ -206,9 +206,17 @@ def start(
         known |= {"public_files": dict(public.about), "start_digest": public.digest()}
         known |= {"model_identity": code}
         known["noise_key"] = None if config.seed is None else simulation.noise_key.text
-        what = simulation.data, simulation.model, simulation.algorithm
-        billboard = simulation.server.billboard
-        facts = facts_of(config, *what, billboard, simulation.plan, metrics, key, **known)
+        facts = facts_of(
+            config=config,
+            data=simulation.data,
+            model=simulation.model,
+            algorithm=simulation.algorithm,
+            billboard=simulation.server.billboard,
+            plan=simulation.plan,
+            metrics=metrics,
+            key=key,
+            **known,
+        )
         if warn is not None and team.leader:
             about_clients = [] if budget is None else budget.ledger.notices()
             usual = warnings_of(simulation, metrics, secret)

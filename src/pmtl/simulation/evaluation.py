@@ -282,8 +282,14 @@ class Evaluator:
             index = rows.order[starts[:, None] + np.where(real, place, 0)]
             with torch.no_grad():
                 if tensors.is_sparse and is_linear(model):
-                    given = (tensors, model, weights, index, real, group.width)
-                    outputs, targets = sparse_outputs(*given)
+                    outputs, targets = sparse_outputs(
+                        tensors=tensors,
+                        model=model,
+                        weights=weights,
+                        index=index,
+                        real=real,
+                        width=group.width,
+                    )
                 else:
                     inputs, targets = tensors.rows(index)
                     outputs = vmap(model.apply)(weights, inputs)

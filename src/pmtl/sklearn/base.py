@@ -26,6 +26,7 @@ from pmtl.data.client_names import encode
 from pmtl.errors import PmtlError, PmtlWarning
 from pmtl.models import Task
 from pmtl.privacy.plan import DEFAULT_EPSILON, PrivacyRequest
+from pmtl.runs.config import TrainConfig
 from pmtl.runs.result import Run
 from pmtl.runs.training import train
 from pmtl.sklearn.columns import check_rows, without_column
@@ -59,19 +60,19 @@ class PMTLEstimator(BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         epsilon: float = DEFAULT_EPSILON,
-        delta: float | None = None,
+        delta: float | None = PrivacyRequest.delta,
         *,
-        algorithm: Any = "auto",
-        model: Any = "auto",
-        share: str | None = None,
+        algorithm: Any = TrainConfig.algorithm,
+        model: Any = TrainConfig.model,
+        share: str | None = TrainConfig.share,
         bounds: Any = None,
         privacy: Mapping[str, Any] | None = None,
         local: Mapping[str, Any] | None = None,
         group_column: str | int | None = None,
         ledger: str | Path | None = None,
-        mode: str = "experiment",
+        mode: str = TrainConfig.mode,
         folder: str | Path | None = None,
-        device: str = "auto",
+        device: str = TrainConfig.device,
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:

@@ -9,7 +9,7 @@ import zipfile
 import pytest
 
 from pmtl.errors import PmtlError
-from pmtl.federation.nvflare.job import read_job, refusal, write_job
+from pmtl.federation.nvflare.job import Echo, JobSettings, read_job, refusal, write_job
 
 ECHO = {"name": "r1", "echo": {"bytes": 1, "rounds": 1, "deadline": 1}}
 
@@ -34,7 +34,8 @@ def test_our_own_job_is_run_also_when_it_is_signed(tmp_path):
     assert refusal(_archive(made)) is None
     signed = [("pmtl/.__nvfl_sig.json", "{}"), ("pmtl/app/.__nvfl_submitter.crt", "x")]
     assert refusal(_archive(made, more=signed)) is None
-    assert read_job(made / "app/config/pmtl.json") == ECHO
+    read = read_job(made / "app/config/pmtl.json")
+    assert read == JobSettings("r1", echo=Echo(bytes=1, rounds=1, deadline=1))
 
 
 @pytest.mark.parametrize(
@@ -60,6 +61,18 @@ def test_our_own_job_is_run_also_when_it_is_signed(tmp_path):
         (("pmtl.json", lambda c: b'{"name": "../../etc"}'), [], "not a valid run name"),
         (("pmtl.json", lambda c: b'{"name": "\\u212a"}'), [], "not a valid run name"),
         (("pmtl.json", lambda c: b"{}"), [], "no name of a run"),
+        (("pmtl.json", lambda c: b"[]"), [], "no name of a run"),
+        (("pmtl.json", lambda c: b'{"name": "r"}'), [], "either a run or an echo"),
+        *(
+            (("pmtl.json", lambda c, more=more: b'{"name": "r", ' + more), [], reason)
+            for more, reason in {
+                b'"job": [1]}': "the entry 'job' is not valid: ",
+                b'"job": {}, "colour": 1}': "no entry of the job's settings named 'colour'",
+                b'"job": {}, "resume": "false"}': "the entry 'resume' is not valid: 'false'",
+                b'"echo": {"bytes": 1, "rounds": 1}}': "no entry 'deadline' in the echo",
+                b'"echo": {"bytes": "1", "rounds": 1, "deadline": 1}}': "'bytes' is not valid",
+            }.items()
+        ),
     ],
 )
 def test_every_other_job_is_refused(tmp_path, change, more, reason):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from statistics import NormalDist
 
 import pytest
 
+from pmtl.errors import PmtlError
+from pmtl.jsontext import to_json
 from pmtl.privacy.accounting import composition, distributed
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.privacy.statement.statement import make_statement
+from pmtl.privacy.statement.statement import Statement, make_statement
 from pmtl.privacy.statement.text import hidden
 from pmtl.privacy.statement.warnings import warn_if_noise_exceeds_signal, warn_of_delta
 
@@ -175,3 +179,56 @@ class TestLead:
 def test_hidden_uploads_are_stated_for_any_number_of_colluding_sites(colluders, words):
     plan = PrivacyPlan(50, 50, "full", 1.0, 0.5, 5, 1e-3)
     assert words in hidden(distributed.report(plan, 4, colluders))
+
+
+class TestFiles:
+    """`privacy.json` is read back whole, or refused with a sentence."""
+
+    PLAN = PrivacyPlan(50, 10, "poisson", 1.0, 0.5, 5, 1e-3)
+    METRICS = PrivacyPlan(50, 50, "full", 1.0, 0.2, 3, 1e-3)
+
+    def written(self, **changes):
+        made = make_statement(
+            self.PLAN, shares=True, personal=True, metrics=self.METRICS, sites=(3, 1)
+        )
+        return made, {**json.loads(to_json(made.to_dict())), **changes}
+
+    def test_a_statement_reads_back(self):
+        made, values = self.written()
+        assert Statement.from_dict(values) == made
+        none = make_statement(replace(self.PLAN, noise_std=0.0), shares=True, personal=True)
+        values = json.loads(to_json(none.to_dict()))
+        assert values["epsilon"] == values["also"]["authors"] == "inf"
+        assert Statement.from_dict(values) == none
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"format": 3}, "has the format 3, and this version of pmtl reads formats up to 2"),
+            ({"colour": "red"}, "no entry of the file privacy.json named 'colour'"),
+            ({"epsilon": "2"}, "the entry 'epsilon' is not valid: '2'"),
+            ({"hardened": "false"}, "the entry 'hardened' is not valid: 'false'"),
+            ({"rounds": True}, "the entry 'rounds' is not valid: True"),
+            ({"not_covered": "everything"}, "the entry 'not_covered' is not valid"),
+            ({"also": []}, "the entry 'also' is not valid"),
+            ({"guarantees": [{"delta": 1e-3}]}, "no entry 'epsilon' in a guarantee"),
+            ({"guarantees": 3}, "privacy.json: It is not a privacy statement of this version"),
+            ({"charged": [{"count": 0}]}, "privacy.json: It is not a privacy statement"),
+            ({"plan": {"clients": 3}}, "privacy.json: A privacy plan lacks"),
+        ],
+    )
+    def test_anything_else_is_refused(self, changes, words):
+        _, values = self.written(**changes)
+        with pytest.raises(PmtlError, match=words):
+            Statement.from_dict(values, "the file privacy.json")
+        missing = {name: value for name, value in self.written()[1].items() if name != "unit"}
+        with pytest.raises(PmtlError, match="no entry 'unit' in the file"):
+            Statement.from_dict(missing, "the file privacy.json")
+
+    def test_earlier_files_have_no_number_and_may_say_more(self):
+        made, values = self.written(colour="red")
+        del values["format"]
+        assert Statement.from_dict(values) == made
+        del values["guarantees"]  # As pmtl 0.1 wrote it.
+        with pytest.raises(PmtlError, match="not a privacy statement of this version of pmtl"):
+            Statement.from_dict(values)

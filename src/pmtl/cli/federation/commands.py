@@ -168,12 +168,12 @@ def status(kit: AdminKit, as_json: opt.AsJson = False) -> None:
     from pmtl.federation.nvflare.admin import administrator
 
     with administrator(kit) as admin:
-        found = admin.status()
+        connected, jobs = admin.status()
     if as_json:
-        opt.print_json(found)
+        opt.print_json({"connected": connected, "jobs": [job.to_dict() for job in jobs]})
         return
-    typer.echo(f"Connected sites: {', '.join(found['connected']) or 'none'}.")
-    rows = [(j["job"], j["state"], j["submitted"][:19], j["sentence"]) for j in found["jobs"]]
+    typer.echo(f"Connected sites: {', '.join(connected) or 'none'}.")
+    rows = [(job.job, job.state, job.submitted[:19], job.sentence) for job in jobs]
     opt.print_table("Jobs, newest first", ("job", "state", "submitted", "last"), rows)
 
 
@@ -191,7 +191,7 @@ def stop(
     from pmtl.federation.nvflare.admin import administrator
 
     with administrator(kit) as admin:
-        going_on = [found["job"] for found in admin.status()["jobs"] if not found["ended"]]
+        going_on = [found.job for found in admin.status()[1] if not found.ended]
         number = job or (going_on[-1] if going_on else None)
         if number is None or number not in going_on:
             raise PmtlError(
@@ -204,19 +204,21 @@ def stop(
 def follow(admin: Administrator, number: str, wait: bool, as_json: bool, end: str) -> None:
     """Show a job's progress until it has ended, if `wait`; a job that failed is an error. `end` is
     a sentence for a job that finished."""
+    from pmtl.federation.nvflare.admin import JobState
     from pmtl.views.progress import spinner
 
-    state: dict[str, Any] = {"job": number, "state": "waiting", "sentence": "", "ended": False}
+    state = JobState(number, "waiting")
     if wait:
         with spinner(f"Job {number[:8]}") as note:
             for state in admin.wait(number):
-                note(f"{state['state']}. {state['sentence']}")
+                note(f"{state.state}. {state.sentence}")
     lines = {
-        "finished": f"{state['sentence']} {end}".strip(),
-        "stopped": state["sentence"] or "The job is stopped.",
+        "finished": f"{state.sentence} {end}".strip(),
+        "stopped": state.sentence or "The job is stopped.",
     }
-    failed = state["ended"] and state["state"] not in lines
+    failed = state.ended and state.state not in lines
     if as_json or not failed:
-        opt.answer(as_json, state, lines.get(state["state"], f"Job {number} is submitted."))
+        submitted = f"Job {number} is submitted."
+        opt.answer(as_json, state.to_dict(), lines.get(state.state, submitted))
     if failed:
-        raise PmtlError(state["sentence"] or "The run failed; the server's log says why.")
+        raise PmtlError(state.sentence or "The run failed; the server's log says why.")

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from pmtl.algorithms import Algorithm, build_algorithm
+from pmtl.algorithms import build_algorithm
 from pmtl.client.batches import LocalTraining
 from pmtl.errors import PmtlError
 from pmtl.options import declared, tables_by_setting
@@ -21,6 +21,9 @@ from pmtl.privacy.plan import check_epsilon
 from pmtl.runs.config import TrainConfig, merge, parse_config, without_none
 from pmtl.spec import format_spec, parse_spec, unknown
 from pmtl.streams import name_key
+
+if TYPE_CHECKING:
+    from pmtl.algorithms import Algorithm
 
 #: Settings that are the same in all runs, and why.
 FIXED = {

@@ -75,8 +75,16 @@ def _terms(grid: Grid, data: FederatedData, epsilon: float) -> Terms:
     price = [(delta, report["publish_best"])]
     for smaller in stated_deltas(delta)[1:]:
         price.append((smaller, selection.epsilon(mixture, smaller, len(cells), shape)))
-    how = (score.clients, score.cohort, score.sampling, score.clip_norm, score.noise_std)
-    return Terms(epsilon, tuple(price), shape, PrivacyPlan(*how, 1, delta), each, report)
+    plan = PrivacyPlan(
+        clients=score.clients,
+        cohort=score.cohort,
+        sampling=score.sampling,
+        clip_norm=score.clip_norm,
+        noise_std=score.noise_std,
+        rounds=1,
+        delta=delta,
+    )
+    return Terms(epsilon, tuple(price), shape, plan, each, report)
 
 
 def _plan(

@@ -9,6 +9,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,28 @@ STATES = {
 _ACTIVE_STATES = {"waiting", "starting", "running"}
 
 
+@dataclass(frozen=True)
+class JobState:
+    """What is known of a job."""
+
+    job: str  #: its number
+    state: str  #: one of `STATES`, or failed
+    submitted: str = ""  #: the time, in ISO 8601
+    duration: str = ""
+    sentence: str = ""  #: its last one; public
+    asked: int | None = None  #: how many requests were sent; of a job that runs
+    seconds: float | None = None  #: how long it has run
+
+    @property
+    def ended(self) -> bool:
+        return self.state not in _ACTIVE_STATES
+
+    def to_dict(self) -> dict[str, Any]:
+        """The state for JSON."""
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        return given | {"ended": self.ended}
+
+
 class Administrator:
     """A session with the server."""
 
@@ -43,16 +66,16 @@ class Administrator:
         with tempfile.TemporaryDirectory() as folder, _sentences("take the job"):
             return str(self._session.submit_job(str(write_job(job, Path(folder)))))
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> tuple[list[str], list[JobState]]:
         """The sites that are connected, and all jobs, newest first."""
         with _sentences("show its status"):
             system = self._session.get_system_info()
             jobs = self._session.list_jobs(detailed=True)
         connected = sorted(client.name for client in system.client_info)
-        found = sorted(map(self._job, jobs), key=lambda job: str(job["submitted"]))
-        return {"connected": connected, "jobs": found[::-1]}
+        found = sorted(map(self._job, jobs), key=lambda job: job.submitted)
+        return connected, found[::-1]
 
-    def job(self, number: str) -> dict[str, Any]:
+    def job(self, number: str) -> JobState:
         """A job's state, and its progress while it runs."""
         with _sentences("show the job"):
             return self._job(self._session.get_job_meta(number))
@@ -68,38 +91,35 @@ class Administrator:
                 pass
             self._session.abort_job(number)
 
-    def wait(self, number: str) -> Iterator[dict[str, Any]]:
+    def wait(self, number: str) -> Iterator[JobState]:
         """A job's state again and again, until it has ended."""
         pause = 0.5
         while True:
             state = self.job(number)
             yield state
-            if state["ended"]:
+            if state.ended:
                 return
             time.sleep(pause)
             pause = min(1.05 * pause, _LONGEST_PAUSE)
 
-    def _job(self, meta: Mapping[str, Any]) -> dict[str, Any]:
+    def _job(self, meta: Mapping[str, Any]) -> JobState:
         status = str(meta.get("status", ""))
         state = STATES.get(status, "failed" if status.startswith("FINISHED") else status.lower())
-        job: dict[str, Any] = {
-            "job": meta.get("job_id"),
-            "state": state,
-            "submitted": str(meta.get("submit_time_iso") or ""),
-            "duration": str(meta.get("duration") or ""),
-            "sentence": "",
-        }
+        history = meta.get("schedule_history") or ()
+        job = JobState(
+            job=str(meta.get("job_id")),
+            state=state,
+            submitted=str(meta.get("submit_time_iso") or ""),
+            duration=str(meta.get("duration") or ""),
+            sentence="; ".join(map(str, history)) if state == "refused" else "",
+        )
         outcome = meta.get(OUTCOME)
-        if state == "refused":
-            job["sentence"] = "; ".join(str(part) for part in meta.get("schedule_history") or ())
         if state == "running":
             with contextlib.suppress(Exception):  # It begins, or has ended meanwhile.
-                shown = self._session.do_app_command(str(job["job"]), PROGRESS, None)
+                shown = self._session.do_app_command(job.job, PROGRESS, None)
                 outcome = shown.pop("outcome", None)
-                job |= shown
-        if outcome:
-            job |= {"state": outcome["state"], "sentence": outcome["sentence"]}
-        return job | {"ended": job["state"] not in _ACTIVE_STATES}
+                job = replace(job, **shown)
+        return replace(job, **outcome) if outcome else job
 
 
 @contextlib.contextmanager

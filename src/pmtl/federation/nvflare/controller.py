@@ -17,7 +17,7 @@ from nvflare.fuel.f3.cellnet import cell
 from pmtl.errors import Interrupted, PmtlError
 from pmtl.federation.nvflare.cells import CellTransport
 from pmtl.federation.nvflare.echo import run_echo
-from pmtl.federation.nvflare.job import SETTINGS, read_job
+from pmtl.federation.nvflare.job import SETTINGS, JobSettings, read_job
 from pmtl.federation.nvflare.policy import (
     LOG_BYTES,
     LOG_FILES,
@@ -95,27 +95,29 @@ class PmtlController(Controller):  # type: ignore[misc]
                 (kit / OUTCOMES).mkdir(mode=0o700, parents=True, exist_ok=True)
             write_text(kit / OUTCOMES / f"{number}.json", json.dumps(outcome))
 
-    def _run(self, job: dict[str, Any], folder: Path, stop: threading.Event) -> None:
+    def _run(self, asked: JobSettings, folder: Path, stop: threading.Event) -> None:
         assert self._transport is not None
         with disk_errors(folder):
             folder.mkdir(mode=0o700, exist_ok=True)
-        if "echo" in job:
-            run_echo(job, self._transport, folder / "echo" / job["name"], stop, self._tell)
+        if asked.echo is not None:
+            place = folder / "echo" / asked.name
+            run_echo(asked.echo, self._transport, place, stop, self._tell)
             return
+        assert asked.job is not None
         from pmtl.federation.coordinator import Coordinator, Job
         from pmtl.federation.server_folder import ServerFolder
 
-        name, known = job["name"], (folder / "runs" / job["name"]).exists()
-        if job["job"].get("run") != name:
+        name, known = asked.name, (folder / "runs" / asked.name).exists()
+        if asked.job.get("run") != name:
             raise PmtlError("The job names two runs.")
-        if known != bool(job.get("resume")):
+        if known != asked.resume:
             raise PmtlError(
                 f"The server has a run {name}: continue it with --resume, or give another --name."
                 if known
                 else f"The server has no run {name} that could be resumed: leave out --resume."
             )
-        asked, place = Job.from_dict(job["job"]), ServerFolder(folder)
-        Coordinator(asked, self._transport, place, stop, self._tell).run()
+        job, server = Job.from_dict(asked.job), ServerFolder(folder)
+        Coordinator(job, self._transport, server, stop, self._tell).run()
 
     def _tell(self, sentence: str) -> None:
         _log.info(sentence)

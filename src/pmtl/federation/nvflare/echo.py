@@ -6,7 +6,7 @@ import json
 import resource
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from pmtl.errors import Interrupted, PmtlError
 from pmtl.federation.nvflare.cells import ECHO, CellTransport
+from pmtl.federation.nvflare.job import Echo
 from pmtl.federation.nvflare.policy import LARGEST_MESSAGE
 from pmtl.storage import write_text
 
@@ -22,16 +23,14 @@ _WAIT = 60.0  # Seconds for sites to connect.
 
 
 def run_echo(
-    job: Mapping[str, Any],
+    asked: Echo,
     transport: CellTransport,
     folder: Path,
     stop: threading.Event,
     tell: Callable[[str], None],
 ) -> None:
-    """Send random bytes to each site, as often as the job's `echo` says, and write what came back
-    to `folder`. `echo` has `bytes`, `rounds` and `deadline` (seconds)."""
-    asked = job["echo"]
-    size, rounds, deadline = int(asked["bytes"]), int(asked["rounds"]), float(asked["deadline"])
+    """Send random bytes to each site, and write what came back to `folder`."""
+    size, rounds, deadline = asked.bytes, asked.rounds, asked.deadline
     if not (0 <= size <= LARGEST_MESSAGE and 0 < rounds <= 10**6 and 0 < deadline <= 3600):
         raise PmtlError("An echo has 0 to 2^30 bytes, 1 to 10^6 rounds, up to 3600 seconds each.")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

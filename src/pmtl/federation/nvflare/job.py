@@ -6,12 +6,14 @@ import io
 import json
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pmtl.errors import PmtlError
 from pmtl.federation.messages import check_run_name, refuse_code
 from pmtl.federation.nvflare.policy import CONTROLLER
+from pmtl.spec import from_values
 
 FOLDER = "pmtl"  #: the job's folder, and its name
 SETTINGS = "pmtl.json"
@@ -33,10 +35,33 @@ _FIXED = {
 }
 
 
+@dataclass(frozen=True)
+class Echo:
+    """Bytes that are sent to all sites and back."""
+
+    bytes: int  #: to each site
+    rounds: int  #: how many times
+    deadline: float  #: seconds for each time
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """What an administrator asks the server for: a run or an echo."""
+
+    name: str  #: of the run
+    resume: bool = False  #: whether to continue a run that was stopped
+    job: Mapping[str, Any] | None = None  #: the coordinator's `Job`
+    echo: Echo | None = None
+
+    def __post_init__(self) -> None:
+        if (self.job is None) == (self.echo is None):
+            raise PmtlError("A job is either a run or an echo: give one of them.")
+
+
 def write_job(job: Mapping[str, Any], folder: Path) -> Path:
-    """Write the job definition into an empty folder and return its path. `job` has the `name` of
-    the run, whether to `resume` it, and `job` (the coordinator's) or `echo`."""
-    _check(job)
+    """Write the job definition into an empty folder and return its path. `job` has the fields of
+    `JobSettings`."""
+    _checked(job)
     content = json.dumps(dict(job), indent=2, allow_nan=False)
     if len(content.encode()) > LARGEST_SETTINGS:
         raise PmtlError(f"The settings of the run are longer than {LARGEST_SETTINGS} bytes.")
@@ -48,7 +73,7 @@ def write_job(job: Mapping[str, Any], folder: Path) -> Path:
     return made
 
 
-def read_job(file: Path) -> dict[str, Any]:
+def read_job(file: Path) -> JobSettings:
     """The settings of a job that was deployed."""
     return _settings(file.read_bytes())
 
@@ -81,18 +106,20 @@ def refusal(archive: bytes | None) -> str | None:
     return None
 
 
-def _settings(content: bytes) -> dict[str, Any]:
+def _settings(content: bytes) -> JobSettings:
     try:
         job = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise PmtlError(f"The job's settings cannot be read: {error}.") from error
-    if not isinstance(job, dict) or not isinstance(job.get("name"), str):
+    return _checked(job)
+
+
+def _checked(job: Any) -> JobSettings:
+    if not isinstance(job, Mapping) or not isinstance(job.get("name"), str):
         raise PmtlError("The job's settings have no name of a run.")
-    _check(job)
-    return job
-
-
-def _check(job: Mapping[str, Any]) -> None:
-    check_run_name(job.get("name"))
-    asked = job.get("job")
-    refuse_code(asked.get("config") if isinstance(asked, dict) else None)
+    check_run_name(job["name"])
+    asked, echo = job.get("job"), job.get("echo")
+    refuse_code(asked.get("config") if isinstance(asked, Mapping) else None)
+    if isinstance(echo, Mapping):
+        job = {**job, "echo": from_values(Echo, echo, "the echo")}
+    return from_values(JobSettings, job, "the job's settings")

@@ -154,8 +154,9 @@ def _mixture(groups: Sequence[Group], tail: float) -> tuple[Floats, Floats, floa
     drawn = [group for group in groups if group.rate < 1]
     values, weights, missed = np.array([_always_in(certain)]), np.array([1.0]), 0.0
     for group in drawn:
-        given = (group.rate, group.rounds, tail / len(drawn))
-        times, log_weights, log_missed = colluders.participations(*given)
+        times, log_weights, log_missed = colluders.participations(
+            rate=group.rate, rounds=group.rounds, tail=tail / len(drawn)
+        )
         tail_mass = math.exp(log_missed)
         more, chances = _merged(times * group.squared_mu, np.exp(log_weights), _MOST_OF_A_GROUP)
         values = np.add.outer(values, more).ravel()

@@ -67,8 +67,15 @@ class GaussianEvent:
     @classmethod
     def of(cls, plan: PrivacyPlan, kind: str = TRAINING) -> GaussianEvent:
         """One round of a plan."""
-        sizes = (plan.sampling, plan.clients, plan.cohort, plan.clip_norm, plan.noise_std)
-        return cls(*sizes, kind, plan.own_chance)
+        return cls(
+            sampling=plan.sampling,
+            clients=plan.clients,
+            cohort=plan.cohort,
+            clip_norm=plan.clip_norm,
+            noise_std=plan.noise_std,
+            kind=kind,
+            chance=plan.own_chance,
+        )
 
     @property
     def cost(self) -> tuple[str, float]:
@@ -111,8 +118,16 @@ class GaussianEvent:
 
     def _plan(self) -> PrivacyPlan:
         """A plan of one round (any δ), which makes all the checks."""
-        sizes = (self.clients, self.cohort, self.sampling, self.clip_norm, self.noise_std)
-        return PrivacyPlan(*sizes, rounds=1, delta=0.5, chance=self.chance)
+        return PrivacyPlan(
+            clients=self.clients,
+            cohort=self.cohort,
+            sampling=self.sampling,
+            clip_norm=self.clip_norm,
+            noise_std=self.noise_std,
+            rounds=1,
+            delta=0.5,
+            chance=self.chance,
+        )
 
 
 #: Releases, and how often each was made.

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, errors_naming
 from pmtl.privacy.accounting import accountant, composition, distributed
 from pmtl.privacy.accounting.validation import KIND
-from pmtl.privacy.ledger.events import TRAINING, GaussianEvent, to_list
+from pmtl.privacy.ledger.events import TRAINING, GaussianEvent, from_list, to_list
 from pmtl.privacy.plan import ADJACENCY, PrivacyPlan
 from pmtl.privacy.sampling import ALL_OTHERS
 from pmtl.privacy.statement import text
 from pmtl.privacy.statement.meaning import Guarantee, stated_deltas
+from pmtl.spec import from_values, take_format
+
+#: The format of `privacy.json`. Files without a number may have further entries.
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -48,33 +52,39 @@ class Statement:
 
     def to_dict(self) -> dict[str, Any]:
         """The statement as plain values, its text included."""
-        values = asdict(self) | {"text": str(self)}
+        values = {"format": FORMAT, **asdict(self), "text": str(self)}
         for name in ("afterwards", "releases", "hidden", "chosen"):
             if values[name] is None:
                 del values[name]
         return values
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Statement:
-        """The statement that `to_dict` wrote.
+    def from_dict(
+        cls, values: Mapping[str, Any], where: str = "the privacy statement"
+    ) -> Statement:
+        """The statement that `to_dict` wrote, checked.
 
         Args:
             values: what `to_dict` returned, also after JSON, which has no infinity.
+            where: the file that the values are from, for the message of an error.
         """
-        known = {field.name for field in fields(cls)}
-        try:
-            given = {name: _number(value) for name, value in values.items() if name in known}
-            for name in ("not_covered", "charged"):
-                given[name] = tuple(given[name])
-            given["guarantees"] = tuple(
-                Guarantee(**{name: _number(value) for name, value in each.items()})
-                for each in given["guarantees"]
-            )
-            return cls(**given)
-        except (TypeError, KeyError, AttributeError) as error:
-            raise PmtlError(
-                f"This is not a privacy statement of this version of pmtl ({error})."
-            ) from error
+        given: dict[str, Any] = _numbers(values)
+        format = take_format(given, where, FORMAT)
+        given.pop("text", None)
+        with errors_naming(where):
+            try:
+                given["guarantees"] = [
+                    from_values(Guarantee, each, "a guarantee") for each in given["guarantees"]
+                ]
+                from_list(given["charged"])
+                for name in ("plan", "metrics"):
+                    if given[name] is not None:
+                        PrivacyPlan.from_dict(given[name])
+            except (TypeError, ValueError, KeyError, AttributeError) as error:
+                raise PmtlError(
+                    f"It is not a privacy statement of this version of pmtl ({error})."
+                ) from error
+        return from_values(cls, given, where, lenient=format == 1)
 
     def __str__(self) -> str:
         return text.in_full(self)
@@ -171,7 +181,12 @@ def make_statement(
     )
 
 
-def _number(value: Any) -> Any:
+def _numbers(value: Any) -> Any:
+    """A value from JSON, which has no infinity."""
+    if isinstance(value, Mapping):
+        return {name: _numbers(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [_numbers(entry) for entry in value]
     return math.inf if value == "inf" else value
 
 

@@ -45,8 +45,8 @@ def public_part(path: Path) -> Part | None:
             f"The run at {path} is not finished: continue it with `pmtl resume {path}`."
         )
     facts = files.read_json(folder / "plan.json")
-    with errors_naming(str(folder / "privacy.json")):
-        statement = Statement.from_dict(files.read_json(folder / "privacy.json"))
+    said = folder / "privacy.json"
+    statement = Statement.from_dict(files.read_json(said), str(said))
     with errors_naming(str(folder / "plan.json")):
         plan = PrivacyPlan.from_dict(facts["plan"])
         given = facts["metrics_plan"]
