@@ -260,7 +260,7 @@ def test_the_command_line_and_a_file_have_them(small, start, tmp_path, pmtl_comm
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (["--init", "nowhere.safetensors"], "cannot be read"),
+        (["--init", "nowhere.safetensors"], "could not be read"),
         (["--init", "data.npz"], "not a safetensors file"),
         (["--init", "other.safetensors"], "none of its tensors has the name"),
         (["--init", "wide.safetensors"], "has the shape"),
@@ -271,7 +271,7 @@ def test_the_command_line_and_a_file_have_them(small, start, tmp_path, pmtl_comm
         (["--share", "3.*", "--frozen", "3.*"], "There is no trained parameter '3.*'"),
         (["--share", "from-data"], "There is no trained parameter 'from-data'"),
         (["--share", "subspace:k=0"], "needs a k from 1"),
-        (["--share", "basis:file=nowhere.safetensors"], "cannot be read"),
+        (["--share", "basis:file=nowhere.safetensors"], "could not be read"),
         (["--share", "basis"], "read from a file"),
         (["--share", "basis:file=wide.safetensors,k=3"], "read from a file"),
         (["--share", "basis:file=wide.safetensors"], "does not fit the model"),

@@ -143,7 +143,7 @@ def test_the_vocabulary_is_part_of_the_data(table, tmp_path):
         ("text=subject,target=tag,hash=9,words=3", "hashed, or they are listed"),
         (
             "text=subject,target=tag,vocabulary=nowhere.txt",
-            "no file .*nowhere.txt with a list of w",
+            "list of words .*nowhere.txt could not be read: No such file",
         ),
         ("text=subject,target=tag,taglist=empty.txt", "empty.txt is empty"),
         ("text=subject,target=tag,vocabulary=short.txt,words=3", "has 2 words, but 3"),

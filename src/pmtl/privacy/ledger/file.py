@@ -40,10 +40,7 @@ _SCHEMA = (
 
 def real_path(path: str | Path) -> Path:
     """The resolved path: two names of one ledger must share one lock."""
-    try:
-        return Path(path).expanduser().resolve()
-    except (OSError, RuntimeError, ValueError) as error:
-        raise PmtlError(f"{path} cannot be the path of a ledger: {error}.") from error
+    return storage.as_path(path, "The ledger").resolve()
 
 
 def missing_ledger(path: Path) -> PmtlError:
