@@ -143,9 +143,9 @@ def check_digest(path: Path, written: str, found: str, known: str | None) -> Non
         raise PmtlError(f"{path} is not the file that this run wrote: put that one back.")
 
 
-def append_line(path: Path, value: Mapping[str, Any]) -> None:
+def append_line(path: Path, line: str) -> None:
     with disk_errors(path), open(path, "a", encoding="utf-8", opener=open_like_folder) as file:
-        file.write(to_json(value) + "\n")
+        file.write(f"{line}\n")
 
 
 def flush(path: Path) -> None:
