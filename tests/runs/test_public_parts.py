@@ -18,6 +18,7 @@ from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyRequest
 from pmtl.runs.config import TrainConfig, read_config
 from pmtl.runs.folder import RunFolder
+from pmtl.runs.training import with_absolute_paths
 
 MODEL = "mlp:hidden=5"
 SIZE, HEAD = 4 * 5 + 5 + 5 * 2 + 2, 5 * 2 + 2
@@ -127,7 +128,9 @@ def test_the_start_is_where_training_begins_and_frozen_weights_stay_there(small,
     assert torch.equal(module[1].weight, given["1.weight"])
     assert torch.equal(run.shared[1].bias, given["1.bias"])
     assert run.facts.parameters == HEAD
-    assert any("nothing for 2 of the 4 tensors of the model: 3.weight, 3.bias" in t for t in told)
+    assert any(
+        "nothing for 2 of the 4 tensors of the model: '3.weight', '3.bias'" in t for t in told
+    )
     plain = pmtl.train(small, **OPTIONS)
     assert plain.facts.noise_key != run.facts.noise_key
 
@@ -321,3 +324,10 @@ def test_a_comparison_from_a_public_start(small, start, tmp_path, monkeypatch):
     with pytest.raises(pmtl.PmtlError, match="cannot share a part of a model"):
         compare(refused, "other", small)
     assert not (tmp_path / "other").exists()
+
+
+def test_files_of_a_run_may_be_in_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = with_absolute_paths(TrainConfig(init="~/start.safetensors", ledger="~/clients.db"))
+    assert config.init == str(tmp_path / "start.safetensors")
+    assert config.ledger == str(tmp_path / "clients.db")

@@ -220,12 +220,12 @@ def comparison_tables(results: dict[str, Any]) -> list[Table]:
     """The comparison for a terminal, and the price of its choices, if any."""
     from rich import box
 
-    return [_table(header, rows, box=box.HEAVY_HEAD) for header, rows in _filled(results)]
+    return [_table(header, rows, box=box.HEAVY_HEAD) for header, rows in filled_cells(results)]
 
 
 def comparison_markdown(results: dict[str, Any]) -> str:
     """The same in Markdown, with the note on the choices below."""
-    tables = (markdown_table(header, rows) for header, rows in _filled(results))
+    tables = (markdown_table(header, rows) for header, rows in filled_cells(results))
     return "\n\n".join([*tables, *all_notes(results)]) + "\n"
 
 
@@ -241,7 +241,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _filled(results: dict[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
+def filled_cells(results: dict[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
     """The tables that have rows."""
     tables = (comparison_cells(results), chosen_cells(results), selection_cells(results))
     return [cells for cells in tables if cells[1]]
