@@ -19,7 +19,6 @@ from pmtl.data.checks import not_a_federation
 from pmtl.errors import PmtlError, PmtlWarning, kind_of
 from pmtl.models import build_model, check_model, start_warnings
 from pmtl.options import takes_settings
-from pmtl.privacy.ledger.file import real_path
 from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
 from pmtl.runs.callbacks import Callback, build_callbacks
 from pmtl.runs.config import (
@@ -306,7 +305,7 @@ def resume(
 def with_absolute_paths(config: TrainConfig) -> TrainConfig:
     """The configuration with absolute paths, for use from any folder."""
     init = None if config.init is None else str(as_path(config.init, "init").absolute())
-    ledger = None if config.ledger is None else str(real_path(config.ledger))
+    ledger = None if config.ledger is None else str(as_path(config.ledger, "The ledger").resolve())
     return replace(config, init=init, ledger=ledger, share=absolute(config.share))
 
 

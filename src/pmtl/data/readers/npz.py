@@ -1,8 +1,8 @@
 """NumPy files: a `.npz`, or a folder of `.npy` files that is memory-mapped.
 
 The arrays are `x`, `y`, `client` and optionally `split`. Sparse features are `x_data`, `x_indices`,
-`x_indptr` and `x_shape` in place of `x`. Nothing is unpickled. An array larger than the memory
-limit is mapped inside an uncompressed `.npz`, or unpacked to disk from a compressed one.
+`x_indptr` and `x_shape` in place of `x`. Nothing is unpickled. An array of a `.npz` that is
+larger than the memory limit is unpacked to disk.
 """
 
 from __future__ import annotations
@@ -114,15 +114,13 @@ def _not_csr(
 
 
 def _member(path: Path, archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    """An array of an .npz, mapped if it is larger than the memory limit."""
+    """An array of an .npz, on disk if it is larger than the memory limit."""
     info = archive.getinfo(name)
     with archive.open(info) as stream:
         header = _header(stream, path, name, info.file_size)
         begins = stream.tell()
         if info.file_size <= memory_limit():
             return _read(stream)
-    if info.compress_type == zipfile.ZIP_STORED:
-        return _map(path, header, _data_offset(path, info) + begins)
     with archive.open(info) as stream:
         return _map(map_stream(stream, info.file_size), header, begins)
 
@@ -174,16 +172,6 @@ def _header(stream: IO[bytes], path: Path, name: str, size: int) -> Header:
     if stated != held or odd or not dtype.itemsize:
         raise _unreadable(path, name, f"{held} bytes cannot be {dtype.str} values of shape {shape}")
     return header
-
-
-def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
-    """The offset of a stored member's bytes. Its local header is 30 bytes, a name and extra fields
-    (which may differ from the extra fields of the central directory)."""
-    with path.open("rb") as file:
-        file.seek(info.header_offset + 26)
-        lengths = file.read(4)
-    name, extra = (int.from_bytes(lengths[at : at + 2], "little") for at in (0, 2))
-    return info.header_offset + 30 + name + extra
 
 
 def _unreadable(path: Path, name: str, why: str) -> PmtlError:

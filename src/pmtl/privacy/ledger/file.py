@@ -38,11 +38,6 @@ _SCHEMA = (
 )
 
 
-def real_path(path: str | Path) -> Path:
-    """The resolved path: two names of one ledger must share one lock."""
-    return storage.as_path(path, "The ledger").resolve()
-
-
 def missing_ledger(path: Path) -> PmtlError:
     return PmtlError(
         f"The ledger {path} is missing, but {path.name}.head says that it had entries: a new one "
