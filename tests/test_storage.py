@@ -132,3 +132,13 @@ def test_the_first_number_that_is_free_is_taken(tmp_path):
     for number in (1, 3):
         (tmp_path / f"run-{number}").mkdir()
     assert files.next_numbered(tmp_path / "run") == tmp_path / "run-2"
+
+
+def test_a_path_that_a_user_wrote(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert files.as_path("~/run", "out") == tmp_path / "run"
+    for wrong in ("a\0b", "~nobody-at-all/run"):
+        with pytest.raises(pmtl.PmtlError, match=r"out .* is not a path"):
+            files.as_path(wrong, "out")
+    with pytest.raises(pmtl.PmtlError, match="out must be a path, but 3 was given"):
+        files.as_path(3, "out")

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from pmtl.errors import PmtlError, kind_of
+from pmtl.errors import PmtlError, PublicError, kind_of
 from pmtl.jsontext import to_json
 
 if TYPE_CHECKING:  # The ledger uses this module, and must not need torch.
@@ -54,9 +54,8 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object that `write_json` wrote."""
     try:
-        value = json.loads(path.read_bytes())
-    except OSError as error:
-        raise PmtlError(f"{path} cannot be read: {error.strerror}.") from error
+        with disk_errors(path, "read"):
+            value = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise PmtlError(f"{path} is damaged: it is not JSON ({error}).") from error
     if not isinstance(value, dict):
@@ -69,20 +68,16 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def read_toml(path: str | Path, what: str, error: type[PmtlError] = PmtlError) -> dict[str, Any]:
-    """The values of a TOML file that a user wrote; ~ is the home folder. Error messages begin with
-    `what`; their type is `error`."""
+def read_toml(path: str | Path, what: str) -> dict[str, Any]:
+    """The values of a TOML file that a user wrote. Error messages begin with `what`."""
     try:
-        content = Path(path).expanduser().read_bytes()
-    except (OSError, ValueError, RuntimeError) as problem:  # A null character; an unknown home.
-        reason = getattr(problem, "strerror", None) or problem
-        raise error(f"{what} {path} cannot be read: {reason}.") from problem
-    try:
-        return tomllib.loads(content.decode("utf-8"))
-    except RecursionError as problem:
-        raise error(f"{what} {path} is nested too deeply.") from problem
-    except ValueError as problem:
-        raise error(f"{what} {path} is not valid TOML: {problem}.") from problem
+        return tomllib.loads(as_path(path, what).read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise PublicError(f"{what} {path} cannot be read: {error.strerror}.") from error
+    except RecursionError as error:
+        raise PublicError(f"{what} {path} is nested too deeply.") from error
+    except ValueError as error:
+        raise PublicError(f"{what} {path} is not valid TOML: {error}.") from error
 
 
 def write_tensors(
@@ -148,9 +143,9 @@ def check_digest(path: Path, written: str, found: str, known: str | None) -> Non
         raise PmtlError(f"{path} is not the file that this run wrote: put that one back.")
 
 
-def append_line(path: Path, value: Mapping[str, Any]) -> None:
+def append_line(path: Path, line: str) -> None:
     with disk_errors(path), open(path, "a", encoding="utf-8", opener=open_like_folder) as file:
-        file.write(to_json(value) + "\n")
+        file.write(f"{line}\n")
 
 
 def flush(path: Path) -> None:
@@ -227,10 +222,15 @@ def is_free(path: str | Path) -> bool:
 
 
 def as_path(given: Any, what: str) -> Path:
-    """A path that a user gave; `what` says in errors what it is for."""
+    """A path that a user gave; ~ is the home folder. `what` says in errors what it is for."""
     if not isinstance(given, (str, os.PathLike)):
-        raise PmtlError(f"{what} must be a path, but {kind_of(given)} was given.")
-    return Path(given)
+        raise PublicError(f"{what} must be a path, but {kind_of(given)} was given.")
+    try:
+        path = Path(given).expanduser()
+        path.resolve()
+    except (OSError, ValueError, RuntimeError) as error:  # A null character; an unknown home.
+        raise PublicError(f"{what} {str(given)!r} is not a path: {error}.") from error
+    return path
 
 
 def replace(path: Path, write: Callable[[Path], object], opener: Opener | None = None) -> None:

@@ -65,7 +65,7 @@ def test_the_price_of_choosing_between_settings_is_shown(tmp_path, pmtl_command)
         expected = selection.report({plan: 2})
         assert {name: entry[name] for name in expected} == expected
         assert entry["publish_best"] > entry["one_run"]
-    at_1, at_4 = (f"{entry['publish_best']:.3g}" for entry in results["selection"])
+    at_1, at_4 = (f"{entry['publish_best']:.4g}" for entry in results["selection"])
     table = (tmp_path / "out/table.md").read_text()
     assert "| ε with the choice | one run: 1 | one run: 4 |" in table
     assert f"| pmtl, 2 settings: the best published | {at_1} | {at_4} |" in table

@@ -131,7 +131,7 @@ def test_the_demo_gives_every_method_a_grid_and_its_table_the_price_of_choosing(
         json.loads(pmtl_command("privacy", "selection", "--epsilon", epsilon, *options).out)
         for epsilon in (0.5, 2, 8)
     ]
-    shown = ", ".join(f"{price['publish_best']:.3g}" for price in prices)
+    shown = ", ".join(f"{price['publish_best']:.4g}" for price in prices)
     (line,) = (line for line in table.splitlines() if line.startswith("| ditto"))
     assert line.endswith(f"| {shown} |")
 

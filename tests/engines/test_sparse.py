@@ -15,7 +15,7 @@ from pmtl.algorithms import ALGORITHMS, PMTL, Algorithm, build_algorithm
 from pmtl.algorithms.clustered import ClusteredPMTL
 from pmtl.algorithms.related import RelatedPMTL
 from pmtl.data import FederatedData
-from pmtl.engines.axis import rounded
+from pmtl.engines.axis import rounded_up
 from pmtl.engines.sparse import Block, SparseTrainer
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
@@ -167,11 +167,11 @@ class TestTheCost:
     @given(st.integers(1, 20_000))
     @settings(max_examples=200, derandomize=True)
     def test_widths_are_not_much_too_large(self, width):
-        assert width <= rounded(width) <= 1.25 * width
-        assert rounded(rounded(width)) == rounded(width)
+        assert width <= rounded_up(width) <= 1.25 * width
+        assert rounded_up(rounded_up(width)) == rounded_up(width)
 
     def test_widths_are_few(self):
-        assert len({rounded(width) for width in range(1, 20_001)}) < 60
+        assert len({rounded_up(width) for width in range(1, 20_001)}) < 60
 
 
 @dataclass(frozen=True)

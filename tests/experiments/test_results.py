@@ -55,18 +55,6 @@ def test_validation_chooses_and_test_reports_what_the_budget_allows(results, mon
     assert results.reported(Point(one, 2), "personal") == [0.2, 0.4]
 
 
-def test_choices_by_another_rule_are_made_again(results):
-    cell = Cell("pmtl:lam=0.1", 0.05, 0.5, 0)
-    assert filled(results, results.chosen, cell, 2) is not None
-    file = results.out / "cells" / f"{cell}-rounds2-chosen.json"
-    kept = files.read_json(file)
-    kept.pop("digest", None)
-    files.write_json(file, kept | {"rule": "the best accuracy"})
-    again = Results(TINY, results.out.parent, device="cpu")
-    assert again.chosen(cell, 2) is None
-    assert list(again.missing) == [Task("chosen", cell, 2)]
-
-
 def test_nothing_is_chosen_before_all_curves_are_there(results):
     cells = results.grid("pmtl")
     write_curve(results, cells[0], {1: (0.5, 0.5)})

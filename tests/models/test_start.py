@@ -33,8 +33,8 @@ def test_what_it_lacks_begins_as_without_it_and_both_sides_are_named():
     assert torch.equal(model.start()[20:], plain.start()[20:])
     assert torch.equal(model.start()[:20], given["1.weight"].float().flatten())
     missing, unused = start_warnings(model.module, given)
-    assert "nothing for 3 of the 4 tensors of the model: 1.bias, 3.weight, 3.bias." in missing
-    assert "no place for 1 of the 2 tensors of the start: decoder.weight." in unused
+    assert "nothing for 3 of the 4 tensors of the model: '1.bias', '3.weight', '3.bias'." in missing
+    assert "no place for 1 of the 2 tensors of the start: 'decoder.weight'." in unused
 
 
 @pytest.mark.parametrize(

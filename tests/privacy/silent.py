@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from pmtl.algorithms import PMTL
 from pmtl.audit.canaries import Canary
 from pmtl.data import FederatedData
 from pmtl.models import build_model
@@ -33,4 +32,4 @@ def silent_federation(hardened, plan=None, features=2, dtype=torch.float64, **op
     model = build_model("linear", data.input_shape, data.outputs, data.task, 0)
     local = LocalTraining(steps=1, batch=0)
     values = {"seed": 0, "dtype": dtype, "hardened": hardened, **options}
-    return simulate(data, model, Canary(PMTL()), plan, local, **values)
+    return simulate(data, model, Canary(size=m), plan, local, **values)

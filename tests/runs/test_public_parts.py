@@ -18,6 +18,7 @@ from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyRequest
 from pmtl.runs.config import TrainConfig, read_config
 from pmtl.runs.folder import RunFolder
+from pmtl.runs.training import with_absolute_paths
 
 MODEL = "mlp:hidden=5"
 SIZE, HEAD = 4 * 5 + 5 + 5 * 2 + 2, 5 * 2 + 2
@@ -127,7 +128,9 @@ def test_the_start_is_where_training_begins_and_frozen_weights_stay_there(small,
     assert torch.equal(module[1].weight, given["1.weight"])
     assert torch.equal(run.shared[1].bias, given["1.bias"])
     assert run.facts.parameters == HEAD
-    assert any("nothing for 2 of the 4 tensors of the model: 3.weight, 3.bias" in t for t in told)
+    assert any(
+        "nothing for 2 of the 4 tensors of the model: '3.weight', '3.bias'" in t for t in told
+    )
     plain = pmtl.train(small, **OPTIONS)
     assert plain.facts.noise_key != run.facts.noise_key
 
@@ -260,7 +263,7 @@ def test_the_command_line_and_a_file_have_them(small, start, tmp_path, pmtl_comm
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (["--init", "nowhere.safetensors"], "cannot be read"),
+        (["--init", "nowhere.safetensors"], "could not be read"),
         (["--init", "data.npz"], "not a safetensors file"),
         (["--init", "other.safetensors"], "none of its tensors has the name"),
         (["--init", "wide.safetensors"], "has the shape"),
@@ -271,7 +274,7 @@ def test_the_command_line_and_a_file_have_them(small, start, tmp_path, pmtl_comm
         (["--share", "3.*", "--frozen", "3.*"], "There is no trained parameter '3.*'"),
         (["--share", "from-data"], "There is no trained parameter 'from-data'"),
         (["--share", "subspace:k=0"], "needs a k from 1"),
-        (["--share", "basis:file=nowhere.safetensors"], "cannot be read"),
+        (["--share", "basis:file=nowhere.safetensors"], "could not be read"),
         (["--share", "basis"], "read from a file"),
         (["--share", "basis:file=wide.safetensors,k=3"], "read from a file"),
         (["--share", "basis:file=wide.safetensors"], "does not fit the model"),
@@ -321,3 +324,10 @@ def test_a_comparison_from_a_public_start(small, start, tmp_path, monkeypatch):
     with pytest.raises(pmtl.PmtlError, match="cannot share a part of a model"):
         compare(refused, "other", small)
     assert not (tmp_path / "other").exists()
+
+
+def test_files_of_a_run_may_be_in_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = with_absolute_paths(TrainConfig(init="~/start.safetensors", ledger="~/clients.db"))
+    assert config.init == str(tmp_path / "start.safetensors")
+    assert config.ledger == str(tmp_path / "clients.db")

@@ -92,7 +92,7 @@ ARGUMENTS = [
     ({"device": "gpu"}, "There is: cpu"),
     ({"device": None}, "device must be text"),
     ({"out": 3}, "out must be a path, but 3 was given"),
-    ({"init": "no.safetensors"}, "cannot be read"),
+    ({"init": "no.safetensors"}, "could not be read"),
     ({"callbacks": pmtl.Callback()}, r"write callbacks=\[…\]"),
     ({"callbacks": "my:Callback"}, r"write callbacks=\[…\]"),
     ({"callbacks": [print]}, "is not a pmtl.Callback"),

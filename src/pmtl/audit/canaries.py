@@ -20,10 +20,9 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from pmtl.algorithms.base import Algorithm, Gradient, State
+from pmtl.algorithms.base import Gradient, State
 from pmtl.audit.estimators import Bits, Floats, one_run, one_run_gaussian
 from pmtl.audit.replicas import Replicas, rows_of_clients, side_by_side
 from pmtl.audit.result import AuditResult, Finding, gaussian_curve, has_blocks, share
@@ -44,53 +43,39 @@ _GUESSED = 0.1
 
 
 @dataclass(frozen=True)
-class Canary(Algorithm):
-    """`inner`, except that a client that owns a message uploads the message.
+class Canary(Replicas):
+    """`Replicas`, except that a client that owns a message uploads the message.
 
-    A client owns the vector of `inner`, followed by its message of P numbers; an ordinary client's
-    message is zero.
+    A client owns its weights, followed by its message of P numbers; an ordinary client's message is
+    zero.
     """
 
     name: ClassVar[str] = "canary"
 
-    inner: Algorithm
-
-    def server_start(self, shared: Tensor) -> dict[str, Tensor]:
-        return self.inner.server_start(shared)
-
-    def server_step(
-        self, shared: Tensor, update: Tensor, memory: dict[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.inner.server_step(shared, update, memory)
-
-    def blocks(self, clients: tuple[str, ...]) -> NDArray[np.int64]:
-        return self.inner.blocks(clients)
-
     def start(self, shared: Tensor) -> Tensor:
-        return torch.cat([self.inner.start(shared), torch.zeros_like(shared)])
+        return torch.cat([shared, torch.zeros_like(shared)])
 
     def begin(self, own: Tensor, shared: Tensor) -> State:
-        inner, message = _split(own, shared)
-        return self.inner.begin(inner, shared), message
+        return _split(own, shared)
 
     def step(self, state: State, shared: Tensor, gradient: Gradient, lr: float) -> State:
-        inner, message = state
-        return self.inner.step(inner, shared, gradient, lr), message
+        weights, message = state
+        return super().step(weights, shared, gradient, lr), message
 
     def upload(self, state: State, own: Tensor, shared: Tensor) -> Tensor:
-        inner, message = state
-        honest = self.inner.upload(inner, _split(own, shared)[0], shared)
+        weights, message = state
+        honest = super().upload(weights, _split(own, shared)[0], shared)
         return torch.where((message != 0).any(), message, honest)
 
     def keep(self, state: State) -> Tensor:
-        inner, message = state
-        return torch.cat([self.inner.keep(inner), message])
+        return torch.cat(state)
 
     def predict(self, own: Tensor, shared: Tensor) -> Tensor:
-        return self.inner.predict(_split(own, shared)[0], shared)
+        return _split(own, shared)[0]
 
 
 def _split(own: Tensor, shared: Tensor) -> tuple[Tensor, Tensor]:
+    """A client's weights and its message."""
     return own[: -len(shared)], own[-len(shared) :]
 
 
@@ -146,7 +131,7 @@ def play(
     secrets, size = directions.shape
     blocks = len(coins) // secrets
     data = _data(blocks, plan.clients, secrets, size - 1)
-    algorithm = Canary(Replicas(lam=0.1, size=plan.clients))
+    algorithm = Canary(lam=0.1, size=plan.clients)
     run = side_by_side(data, algorithm, plan, 0.01, seed, hardened)
     state = run.start()
     first = state.shared.clone()

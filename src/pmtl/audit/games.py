@@ -28,18 +28,14 @@ from pmtl.audit.metrics import metrics
 from pmtl.audit.result import AuditResult
 from pmtl.audit.sampler import sampler
 from pmtl.audit.setup import AuditSetup
-from pmtl.errors import PmtlError
+from pmtl.errors import require_package
 from pmtl.spec import unknown
 
 
 def server(setup: AuditSetup) -> AuditResult:
     """The game of secure aggregation, which needs the package cryptography."""
-    if not _HAS_CRYPTOGRAPHY:
-        raise PmtlError(
-            "The game 'server' needs the package cryptography: pip install 'pmtl[federation]'."
-        )
-    from pmtl.audit.server import server as play
-
+    with require_package("The game 'server' needs cryptography: pip install 'pmtl[federation]'."):
+        from pmtl.audit.server import server as play
     return play(setup)
 
 

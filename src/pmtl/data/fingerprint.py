@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ def fingerprint_of(data: FederatedData) -> str:
     storage = "sparse" if is_sparse(data.x) else "uint8" if data.x.dtype == np.uint8 else "float"
     head: list[Any] = [data.task, data.outputs, storage, data.input_shape, data.clients]
     if data.text is not None:  # Equal numbers differ in meaning if the words differ.
-        head += [data.text.to_dict(), data.feature_names, data.labels]
+        head += [asdict(data.text), data.feature_names, data.labels]
     if data.bounds is not None:
         head += [data.bounds.to_dict()]
     if data.schema is not None:

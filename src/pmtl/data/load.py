@@ -22,6 +22,7 @@ from pmtl.data.synthetic import synthetic
 from pmtl.errors import PmtlError, PublicError, did_you_mean, errors_naming
 from pmtl.plugins import Library, entries, find
 from pmtl.spec import construct, explain_wrong_calls, format_spec, parse_spec, path_options, unknown
+from pmtl.storage import as_path, disk_errors
 
 COMMON = (
     *("task", "outputs", "validation", "test", "min_rows", "clients", "largest"),
@@ -71,7 +72,7 @@ def load(
     if name == "synthetic":
         return construct(synthetic, given, "synthetic", source=format_spec(name, given))
 
-    path, place = _paths(name)
+    path = as_path(name, "The data")
     # `source` has absolute paths, so that it can be read from every folder.
     kept = {**given}
     if not isinstance(kept.get("schema", ""), (str, Path)):  # The schema is not a file.
@@ -79,8 +80,8 @@ def load(
         kept |= {key: value for key, value in written.items() if key == "schema"}
     reader = choose_reader(path, given.pop("reader", None))
     files = {*PATHS, *path_options(reader)}
-    paths = {key: str(_paths(str(value))[1]) for key, value in kept.items() if key in files}
-    source = format_spec(str(place), kept | paths)
+    paths = {key: str(as_path(str(at), key).resolve()) for key, at in kept.items() if key in files}
+    source = format_spec(str(path.resolve()), kept | paths)
     if "bounds" in given:  # Its errors are reported before the rows are read.
         given["bounds"] = read_bounds(given["bounds"])
     if "schema" in given:
@@ -205,15 +206,6 @@ def _read(
         return {**columns, **{part: as_array(columns[part], words[part]) for part in lists}}
 
 
-def _paths(name: str) -> tuple[Path, Path]:
-    """A path as it is written (with ~ expanded), and the absolute path."""
-    try:
-        path = Path(name).expanduser()
-        return path, path.resolve()
-    except (ValueError, RuntimeError) as error:  # A null character; an unknown user's home.
-        raise PmtlError(f"{name!r} is not a path: {error}.") from error
-
-
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
@@ -225,10 +217,8 @@ def _no_such_path(path: Path) -> PmtlError:
     folder = path.parent
     if not folder.is_dir():
         return PmtlError(f"There is no file or folder {path}: the folder {folder} does not exist.")
-    try:
+    with disk_errors(f"The folder {folder}", "read"):
         known = [file.name for file in folder.iterdir()]
-    except OSError as error:
-        return PmtlError(f"The folder {folder} cannot be read: {error.strerror}.")
     if folder == Path():
         known.append("synthetic")
     hint = did_you_mean(path.name, known) or " Check the path."

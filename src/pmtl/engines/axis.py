@@ -172,7 +172,7 @@ def widths(cohort: int, left: list[int], usual: int | None) -> list[int]:
     A whole cohort is rounded up to the `usual` width or, where cohorts vary, by at most a quarter.
     As clients finish, the width falls to the next power of four, down to 16.
     """
-    whole = usual if usual is not None and cohort <= usual else rounded(cohort)
+    whole = usual if usual is not None and cohort <= usual else rounded_up(cohort)
     return [min(whole, _power_of_four(n)) for n in left]
 
 
@@ -182,7 +182,7 @@ def _last(marks: Mask) -> Ints:
     return np.asarray(np.where(marks, number, 0).max(axis=1, initial=0))
 
 
-def rounded(n: int) -> int:
+def rounded_up(n: int) -> int:
     """Rounded up to three significant bits, so by at most a quarter: 64, 80, 96, 112, 128, …"""
     grain: int = 2 ** max(0, n.bit_length() - 3)
     return -(-n // grain) * grain

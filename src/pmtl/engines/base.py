@@ -8,7 +8,7 @@ in speed and in the last bits of sums only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -104,3 +104,14 @@ class CohortTrainer(ABC):
     def train(self, own: Tensor, shared: Tensor, batches: CohortBatches, lr: float) -> Trained:
         """Train every client of a cohort for one round, from the own vectors `own` [K, own] and the
         vectors `shared` [K, P] of the billboard, with the step size `lr`."""
+
+
+def by_size(counts: Ints, width: Callable[[int], int]) -> Iterator[Ints]:
+    """Positions of clients with about as many rows, a few at a time, so that padding at most
+    doubles a client's rows. `width` says how many clients with so many rows fit in memory."""
+    order = np.argsort(-counts, kind="stable")
+    while len(order):
+        most = int(counts[order[0]])
+        alike = int((2 * counts[order] >= most).sum())
+        some, order = np.split(order, [min(alike, max(1, width(most)))])
+        yield some

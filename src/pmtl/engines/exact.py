@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pmtl.algorithms import ExactAlgorithm
 from pmtl.client.batches import power_of_two
-from pmtl.engines.base import Ints, Mask
+from pmtl.engines.base import Ints, Mask, by_size
 from pmtl.engines.loops import training_error
 from pmtl.engines.row_tensors import RowTensors, to_device
 from pmtl.engines.slots import Shape, assign_slots
@@ -142,16 +142,10 @@ class ExactEngine:
         if self._one_by_one:
             yield from np.arange(len(counts)).reshape(-1, 1)
             return
-        order, floats = np.argsort(-counts, kind="stable"), _FLOATS
+        floats, outputs = _FLOATS, self._tensors.data.outputs
         if self._tensors.device.type == "cuda":
             floats = max(floats, torch.cuda.mem_get_info(self._tensors.device)[1] // _GPU_BYTES)
-        while len(order):
-            n = max(1, int(counts[order[0]]))
-            width = max(1, floats // self._reader.floats(n, self._tensors.data.outputs))
-            # Padding at most doubles a client's rows: smaller clients go to the next piece.
-            width = min(width, max(1, int((2 * counts[order] >= n).sum())))
-            yield order[:width]
-            order = order[width:]
+        yield from by_size(counts, lambda rows: floats // self._reader.floats(rows, outputs))
 
     def _index(self, clients: Ints, size: int) -> tuple[Ints, Mask]:
         counts = self._train.counts[clients]

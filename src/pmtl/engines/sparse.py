@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from pmtl.algorithms import Algorithm
 from pmtl.data import Rows
-from pmtl.engines.axis import AxisTrainer, rounded
+from pmtl.engines.axis import AxisTrainer, rounded_up
 from pmtl.engines.base import CohortBatches, Ints, Mask, Trained
 from pmtl.engines.row_tensors import RowTensors, to_device
 from pmtl.models import FlatModel, Task
@@ -53,7 +53,7 @@ class Block:
         within = present.cumsum(axis=1, dtype=np.int32) - 1
         counts = present.sum(axis=1)
         widest = max(1, int(counts.max(initial=0)))
-        self.width = min(rounded(widest), taken.shape[1]) if width is None else width
+        self.width = min(rounded_up(widest), taken.shape[1]) if width is None else width
         owner, column = np.nonzero(present)
         columns = np.zeros((clients, self.width), dtype=np.int64)
         columns[owner, within[owner, column]] = column
@@ -176,7 +176,7 @@ def client_widths(x: Any, rows: Rows) -> Ints:
     widths = np.ones(len(rows.counts), dtype=np.int64)
     for client in np.flatnonzero(rows.counts):
         columns = len(np.unique(x[rows.of(int(client))].indices))
-        widths[client] = min(rounded(max(1, columns)), x.shape[1])
+        widths[client] = min(rounded_up(max(1, columns)), x.shape[1])
     return widths
 
 

@@ -26,7 +26,7 @@ from pmtl.experiments.result_cache import Result
 from pmtl.experiments.settings import Setting, measured_rounds
 from pmtl.models import FlatModel, build_model
 from pmtl.models.hog import HogLinear
-from pmtl.personalize.choosing import RULE, candidates, choose
+from pmtl.personalize.choosing import candidates, choose
 from pmtl.personalize.methods import METHODS, build_method
 from pmtl.personalize.tuning import Workspace, tune
 from pmtl.privacy.plan import PrivacyPlan
@@ -56,11 +56,6 @@ class Task:
     kind: Literal["curve", "tuned", "chosen"]
     cell: Cell
     rounds: int | None = None  #: the round whose models are fine-tuned or chosen from
-
-    @property
-    def rule(self) -> str | None:
-        """The rule of choosing, which changed once; None for other tasks."""
-        return RULE if self.kind == "chosen" else None
 
     def __str__(self) -> str:
         """The name of its file."""
@@ -100,10 +95,10 @@ class TaskRunner:
         return state
 
     def read(self, task: Task) -> Result | None:
-        """The stored result; None if there is none, the task failed, or the rule was another."""
+        """The stored result; None if there is none, or the task failed."""
         file = self._file(task)
         stored = files.read_json(file) if file.exists() else {}
-        return stored if task.kind in stored and stored.get("rule") == task.rule else None
+        return stored if task.kind in stored else None
 
     def do(self, task: Task) -> Result:
         """Compute and store the task's result, or the error."""
@@ -111,7 +106,7 @@ class TaskRunner:
         work = {"curve": self._train, "tuned": self._tune, "chosen": self._choose}[task.kind]
         try:
             with memory_errors("There was not enough memory: use fewer --jobs."):
-                result: Result = {task.kind: work(task), "rule": task.rule}
+                result: Result = {task.kind: work(task)}
         except PmtlError as error:  # Other tasks go on; the next command tries this one again.
             result = {"error": str(error)}
             if torch.cuda.is_available():

@@ -174,17 +174,6 @@ class _Export:
 
     def shared_model(self, client: str | None) -> Subject:
         """Write the shared model; if there are several, the one that `client` reads."""
-        facts = self._run.facts
-        if not facts.shares:
-            raise PmtlError(
-                f"Nothing was shared in this run of {facts.algorithm}: export a client's model "
-                "with --client NAME."
-            )
-        if not facts.shows_model:
-            raise PmtlError(
-                "What this run published is in each client's own units of the target, and predicts "
-                "nothing by itself: export a client's model with --client NAME."
-            )
         if client is None and not self._run.billboard.one_for_all:
             raise PmtlError(
                 "The clients of this run have different shared models: name a client, too, whose "
@@ -194,7 +183,7 @@ class _Export:
         public, places = with_public_scale(found.cpu().float())
         module = self._predictor(public)
         refuse_diverged("The shared model", module.finite)
-        names = facts.feature_names
+        names = self._run.facts.feature_names
         own = tuple(f"feature {place}" if names is None else names[place] for place in places)
         # Features that the user has to scale come after the columns: such a model reads features.
         writer = self._write(module, None, columns=not own)

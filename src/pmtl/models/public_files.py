@@ -17,6 +17,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from pmtl.errors import PmtlError
+from pmtl.storage import as_path, disk_errors
 
 #: Files that mark the folder of a run, or the private part of one, or of a fine-tuned result.
 _RUN_FILES = ("run.json", "finetuned.json")
@@ -40,13 +41,10 @@ class PublicFile:
 def read_public(path: str | Path, what: str) -> PublicFile:
     """Read a public safetensors file, which errors call `what` ("start", "basis"). Digest and
     tensors come from the same bytes."""
-    path = Path(path)
-    try:
+    path = as_path(path, f"The {what}")
+    with disk_errors(f"The {what} {path}", "read"):
         _refuse_private(path, what)
         content = path.read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a null character in the path.
-        reason = getattr(error, "strerror", None) or error
-        raise PmtlError(f"The {what} {path} cannot be read: {reason}.") from error
     _refuse_exported(content, path, what)
     try:
         tensors = load(content)

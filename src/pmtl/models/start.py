@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
 
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, listed
 from pmtl.spec import unknown
 
 #: How many names a sentence lists.
@@ -26,7 +26,8 @@ def load_start(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     if not matched:
         raise PmtlError(
             "The start does not fit the model: none of its tensors has the name of a parameter. "
-            f"The model has {_list(present)}; the start has {_list(tensors) or 'no tensors'}."
+            f"The model has {listed([*present], _NAMES)}; the start has "
+            f"{listed([*tensors], _NAMES) or 'no tensors'}."
         )
     for name in matched:
         value, place, wrong = tensors[name], present[name], ""
@@ -53,12 +54,12 @@ def start_warnings(module: nn.Module, tensors: Mapping[str, Tensor]) -> list[str
     if missing:
         sentences.append(
             f"The start has nothing for {len(missing)} of the {len(present)} tensors of the model: "
-            f"{_list(missing)}. They begin as they would without it."
+            f"{listed(missing, _NAMES)}. They begin as they would without it."
         )
     if unused:
         sentences.append(
             f"The model has no place for {len(unused)} of the {len(tensors)} tensors of the start: "
-            f"{_list(unused)}. They are not used."
+            f"{listed(unused, _NAMES)}. They are not used."
         )
     return sentences
 
@@ -73,8 +74,3 @@ def freeze(module: nn.Module, patterns: str) -> None:
             raise unknown("parameter", pattern, parameters)
         for name in matching:
             parameters[name].requires_grad_(False)
-
-
-def _list(names: Mapping[str, Tensor] | Sequence[str]) -> str:
-    first = ", ".join(list(names)[:_NAMES])
-    return first if len(names) <= _NAMES else f"{first} and {len(names) - _NAMES} more"

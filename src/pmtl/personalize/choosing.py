@@ -43,8 +43,6 @@ from pmtl.views.progress import progress_bar
 
 Squares = NDArray[np.float64]  #: squared distances, for each validation row or client
 
-#: Stored with results, so that results of an earlier rule are computed again.
-RULE = "gain in squared distance, less a standard error"
 #: Multiples of the given number of steps (or epochs) for fine-tuning and for training alone.
 STEPS, ALONE = (1, 5), (25, 5, 1)
 #: The λ that are tried with each method that has one.

@@ -18,7 +18,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from pmtl.algorithms import Algorithm, Local
+from pmtl.algorithms import PMTL, Algorithm, Local
 from pmtl.algorithms.base import Gradient
 from pmtl.errors import PmtlError
 from pmtl.models import Batch, row_divergences
@@ -34,18 +34,16 @@ class Vanilla(Local):
 
 
 @dataclass(frozen=True)
-class Mean(Vanilla):
+class Mean(PMTL):
     """Every weight is pulled towards the published one, as in PMTL's own training."""
 
     name: ClassVar[str] = "mean"
+    shares: ClassVar[bool] = False
 
     lam: float = DEFAULT_LAMS["mean"]
 
-    def step(self, w: Tensor, shared: Tensor, gradient: Gradient, lr: float) -> Tensor:
-        return w - lr * (gradient(w) + self.lam * (w - shared))
-
-    def zero_gradient_steps(self, w: Tensor, shared: Tensor, lr: float, steps: Tensor) -> Tensor:
-        return torch.lerp(shared, w, torch.pow(1 - lr * self.lam, steps))
+    def upload(self, w: Tensor, own: Tensor, shared: Tensor) -> Tensor:
+        return own[:0]  # nothing leaves
 
 
 @dataclass(frozen=True)

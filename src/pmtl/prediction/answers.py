@@ -149,7 +149,7 @@ def assign_models(models: Models, source: Source, asked: ModelRequest, bar: Bar)
         others = [name for name in names.values() if name != str(asked.client)]
         if others and not asked.any_client:
             raise PmtlError(
-                f"{source.where} has rows of {_listed(others)}, not of {asked.client!r} (column "
+                f"{source.where} has rows of {_clients(others)}, not of {asked.client!r} (column "
                 f"{source.client_column!r}): leave --client out, so that each client's own model "
                 f"answers, or let the model of {asked.client!r} answer for all with --any-client."
             )
@@ -174,7 +174,7 @@ def assign_models(models: Models, source: Source, asked: ModelRequest, bar: Bar)
         return _with_scaling(made, source, {codes[raw]: counts[raw] for raw in new}, bar)
     if unknown and not asked.skip:
         raise PmtlError(
-            f"{source.where} has rows of {_listed(unknown)}, not in this run: correct the names, "
+            f"{source.where} has rows of {_clients(unknown)}, not in this run: correct the names, "
             "answer for them with the shared model (--new), or leave them without an answer "
             "(--skip)."
         )
@@ -209,7 +209,7 @@ def _cleaned(counts: Iterable[str]) -> dict[str, str]:
     return dict(zip(raw, clean, strict=True))
 
 
-def _listed(names: Sequence[str]) -> str:
+def _clients(names: Sequence[str]) -> str:
     return f"the client{'s' if len(names) > 1 else ''} {listed(names, _NAMED)}"
 
 

@@ -92,8 +92,7 @@ class Models:
 
     def shared_module(self, client: str) -> nn.Module:
         """The shared model for a client of the run."""
-        if not self.shows_model:
-            self.refuse_shared()
+        self.refuse_shared()
         place = self.position(client)
         return self.module(self.published(np.array([place]))[0], place)
 
@@ -105,7 +104,9 @@ class Models:
                 "nothing by itself: use the clients' own models."
             )
         if self.unshared is not None:
-            raise PmtlError(f"Nothing was shared in this run of {self.unshared}.")
+            raise PmtlError(
+                f"Nothing was shared in this run of {self.unshared}: use the clients' own models."
+            )
 
     def refuse_new(self) -> None:
         """Refuse a client that is not in the run if no model can answer for it."""

@@ -26,6 +26,7 @@ from pmtl.data.readers.table import frame_table, open_table
 from pmtl.data.schema.inputs import Inputs, find_columns
 from pmtl.errors import PmtlError, errors_naming
 from pmtl.spec import parse_spec, unknown
+from pmtl.storage import as_path
 
 #: Rows of a piece, and floats of a piece of dense rows.
 MOST_ROWS, MOST_FLOATS = 2**14, 2**24
@@ -120,7 +121,7 @@ def open_rows(given: Any, reading: Reading) -> Iterator[Source]:
 
 
 def _parse(given: str | Path, reading: Reading) -> tuple[Path, Reading]:
-    path = Path(given).expanduser()
+    path = as_path(given, "The rows")
     if path.exists():
         return path, reading
     name, options = parse_spec(str(given))
@@ -130,7 +131,7 @@ def _parse(given: str | Path, reading: Reading) -> tuple[Path, Reading]:
     column = reading.client_column or options.get("client")
     dropped = dropped_names(options.get("drop", ""))
     reading = replace(reading, client_column=column, drop=dropped, options=options)
-    return Path(name).expanduser(), reading
+    return as_path(name, "The rows"), reading
 
 
 def _names_of(column: Any) -> NDArray[Any] | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pmtl.report.verdict import NO_ROWS
+from pmtl.views.run_view import epsilon_number
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -127,7 +127,7 @@ def chosen_cells(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
         name = f"{method}, best of {count}" if count > 1 else method
         alone = at.get(None)
         cells = [at.get(epsilon, alone) for epsilon in epsilons] or [alone]
-        prices = [_number(float(priced.get((method, e), e))) for e in epsilons]
+        prices = [epsilon_number(float(priced.get((method, e), e))) for e in epsilons]
         paid = ["–" if None in at else ", ".join(prices)] if epsilons else []
         rows.append([name, *(_result(line, metric) if line else "" for line in cells), *paid])
     return _header(metric, epsilons) + ["ε with the choice"] * bool(epsilons), rows
@@ -151,7 +151,7 @@ def chosen_notes(results: dict[str, Any]) -> list[str]:
         for epsilon, line in at.items():
             setting = line["name"].removeprefix(method).lstrip(":, ")
             places.setdefault(setting or "its defaults", []).append(
-                "" if epsilon is None else _number(epsilon)
+                "" if epsilon is None else epsilon_number(epsilon)
             )
         settings = (
             f"{setting} at ε = {', '.join(where)}" if any(where) else setting
@@ -164,7 +164,7 @@ def chosen_notes(results: dict[str, Any]) -> list[str]:
 def _header(metric: str, epsilons: Sequence[float]) -> list[str]:
     if not epsilons:  # Nothing is shared.
         return ["method", f"test {metric}"]
-    return [f"test {metric}", *(f"ε = {_number(epsilon)}" for epsilon in epsilons)]
+    return [f"test {metric}", *(f"ε = {epsilon_number(epsilon)}" for epsilon in epsilons)]
 
 
 def _chosen(results: dict[str, Any]) -> dict[str, dict[float | None, dict[str, Any]]]:
@@ -184,11 +184,6 @@ def _settings_tried(results: dict[str, Any]) -> dict[str, set[str]]:
     return tried
 
 
-def _number(epsilon: float) -> str:
-    """An ε or a price in a table."""
-    return "∞" if math.isinf(epsilon) else f"{epsilon:.3g}"
-
-
 def selection_cells(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Header and rows: for every method with several settings, what choosing would cost; the
     columns are the ε of one run. There are no rows if there was no choice."""
@@ -198,8 +193,8 @@ def selection_cells(results: dict[str, Any]) -> tuple[list[str], list[list[str]]
         one_of = f"{entry['method']}, {entry['candidates']} settings"
         for key, what in (("publish_best", "the best published"), ("publish_all", "all published")):
             place = rows.setdefault(f"{one_of}: {what}", {})
-            place[float(entry["epsilon"])] = _number(float(entry[key]))
-    header = ["ε with the choice", *(f"one run: {_number(epsilon)}" for epsilon in epsilons)]
+            place[float(entry["epsilon"])] = epsilon_number(float(entry[key]))
+    header = ["ε with the choice", *(f"one run: {epsilon_number(epsilon)}" for epsilon in epsilons)]
     return header, [[name, *(cells[e] for e in epsilons)] for name, cells in rows.items()]
 
 
@@ -225,12 +220,12 @@ def comparison_tables(results: dict[str, Any]) -> list[Table]:
     """The comparison for a terminal, and the price of its choices, if any."""
     from rich import box
 
-    return [_table(header, rows, box=box.HEAVY_HEAD) for header, rows in _filled(results)]
+    return [_table(header, rows, box=box.HEAVY_HEAD) for header, rows in filled_cells(results)]
 
 
 def comparison_markdown(results: dict[str, Any]) -> str:
     """The same in Markdown, with the note on the choices below."""
-    tables = (markdown_table(header, rows) for header, rows in _filled(results))
+    tables = (markdown_table(header, rows) for header, rows in filled_cells(results))
     return "\n\n".join([*tables, *all_notes(results)]) + "\n"
 
 
@@ -246,7 +241,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _filled(results: dict[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
+def filled_cells(results: dict[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
     """The tables that have rows."""
     tables = (comparison_cells(results), chosen_cells(results), selection_cells(results))
     return [cells for cells in tables if cells[1]]

@@ -20,6 +20,7 @@ from pmtl import storage as files
 from pmtl.data import Scaling, Schema
 from pmtl.data.scaling import LIMIT
 from pmtl.errors import PmtlError
+from pmtl.jsontext import to_json
 from pmtl.privacy.statement.statement import Statement
 from pmtl.runs.budget import Checkpoint
 from pmtl.runs.config import TrainConfig
@@ -154,11 +155,7 @@ class RunFolder:
 
     def note(self, sentence: str) -> None:
         """Add a sentence for the owner of the data only (production)."""
-        with (
-            files.disk_errors(self.notes_file),
-            self.notes_file.open("a", encoding="utf-8") as file,
-        ):
-            file.write(f"- {sentence}\n")
+        files.append_line(self.notes_file, f"- {sentence}")
 
     def facts(self) -> RunFacts:
         return RunFacts.from_dict(files.read_json(self.facts_file), str(self.facts_file))
@@ -173,7 +170,7 @@ class RunFolder:
         files.write_json(self.facts_file, facts.to_dict())
 
     def save_round(self, line: Mapping[str, Any]) -> None:
-        files.append_line(self.metrics_file, line)
+        files.append_line(self.metrics_file, to_json(line))
 
     @cached_property
     def metrics(self) -> MetricsFile:

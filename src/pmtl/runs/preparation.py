@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
@@ -188,7 +188,7 @@ def facts_of(
         input_shape=tuple(data.input_shape),
         labels=None if data.labels is None else tuple(data.labels),
         feature_names=None if data.feature_names is None else tuple(data.feature_names),
-        text=None if data.text is None else data.text.to_dict(),
+        text=None if data.text is None else asdict(data.text),
         releases=algorithm.in_words if isinstance(algorithm, ExactAlgorithm) else None,
         scaled=data.is_scaled,
         schema=None if data.schema is None else data.schema.to_dict(),

@@ -34,7 +34,7 @@ from pmtl.sharing import build_share
 from pmtl.simulation import Metrics, RowTensors, Weights, evaluate
 from pmtl.simulation.custom_metrics import find_metrics
 from pmtl.simulation.evaluation import Evaluator
-from pmtl.spec import explain_wrong_calls, parse_spec
+from pmtl.spec import explain_wrong_calls, from_values, parse_spec
 from pmtl.views.run_view import RunView
 
 
@@ -218,7 +218,7 @@ class Run(Predicting, RunView):
     @cached_property
     def _models(self) -> Models:
         facts = self.facts
-        text = None if facts.text is None else TextRule.from_dict(facts.text)
+        text = None if facts.text is None else from_values(TextRule, facts.text, "run.json")
         schema = None if facts.schema is None else Schema.from_dict(facts.schema)
         return Models(
             model=self.flat_model,

@@ -55,6 +55,7 @@ from pmtl.sharing import PublicInputs, absolute, share_part
 from pmtl.simulation import ALONE, LocalTraining, Team
 from pmtl.simulation.custom_metrics import find_metrics
 from pmtl.spec import explain_wrong_calls
+from pmtl.storage import as_path
 
 _FRAMES = (
     "make a federation of a frame first, with pmtl.FederatedData.from_frame(frame, client=…, "
@@ -164,7 +165,6 @@ def start(
     config = replace(
         with_absolute_paths(config),
         data=federated.source or IN_MEMORY,
-        ledger=None if config.ledger is None else str(Path(config.ledger).resolve()),
         seed=config.seed if secret else config.seed or 0,
     )
     begin = secrets.randbits(63) if config.seed is None else config.seed
@@ -311,9 +311,10 @@ def resume(
 
 
 def with_absolute_paths(config: TrainConfig) -> TrainConfig:
-    """The configuration with absolute paths of public files, for use from any folder."""
-    init = None if config.init is None else str(Path(config.init).absolute())
-    return replace(config, init=init, share=absolute(config.share))
+    """The configuration with absolute paths, for use from any folder."""
+    init = None if config.init is None else str(as_path(config.init, "init").absolute())
+    ledger = None if config.ledger is None else str(as_path(config.ledger, "The ledger").resolve())
+    return replace(config, init=init, ledger=ledger, share=absolute(config.share))
 
 
 def _warn_if_not_finite(run: Run) -> Run:

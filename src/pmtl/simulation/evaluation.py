@@ -20,7 +20,7 @@ from torch.func import vmap
 
 from pmtl.client.batches import MIN_BATCH_ROWS, power_of_two
 from pmtl.data import Rows, Split
-from pmtl.engines.base import Ints, Mask
+from pmtl.engines.base import Ints, Mask, by_size
 from pmtl.engines.choose import slot_count
 from pmtl.engines.row_tensors import RowTensors
 from pmtl.engines.slots import assign_slots, axis_is_safe
@@ -256,15 +256,13 @@ class Evaluator:
 
     def _by_size(self, counts: Ints) -> Iterator[Group]:
         """As many clients as memory allows, with similar numbers of rows: little padding."""
-        order = np.argsort(counts, kind="stable")
-        order = order[counts[order] > 0]
-        row_floats = int(np.prod(self.tensors.data.input_shape))
-        while len(order):
-            longest = 2 * int(counts[order[0]])
-            width = max(1, _FLOATS // (self.model.size + min(_ROWS, longest) * row_floats))
-            alike = int(np.searchsorted(counts[order], longest, side="right"))
-            some, order = np.split(order, [min(width, alike)])
-            yield Group(np.sort(some), np.ones(len(some), dtype=bool))
+        with_rows, row_floats = np.flatnonzero(counts), int(np.prod(self.tensors.data.input_shape))
+
+        def width(rows: int) -> int:
+            return _FLOATS // (self.model.size + min(_ROWS, rows) * row_floats)
+
+        for some in by_size(counts[with_rows], width):
+            yield Group(np.sort(with_rows[some]), np.ones(len(some), dtype=bool))
 
     def _outputs(
         self, weights: Tensor, clients: Ints, group: Group

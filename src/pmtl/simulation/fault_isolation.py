@@ -28,11 +28,11 @@ def isolated(
     numbers of rows. The client is found by halving. Its upload counts as zero, and the divisor does
     not change. The result of `work` for a client must not depend on the other clients.
     """
-    if not isolate:
-        return [(clients, work(clients))]
     try:
         return [(clients, work(clients))]
     except Exception as error:
+        if not isolate:
+            raise
         if len(clients) <= 1:
             if failed is not None and len(clients):
                 failed(int(clients[0]), error)

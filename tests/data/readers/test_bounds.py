@@ -54,9 +54,11 @@ def test_a_mistake_in_the_file_is_a_sentence_that_names_it(text, words, tmp_path
 
 
 def test_a_file_that_is_not_there_or_not_a_file(tmp_path):
-    for path in (tmp_path / "none.toml", tmp_path, "a\0b"):
+    for path in (tmp_path / "none.toml", tmp_path):
         with pytest.raises(PublicError, match="cannot be read"):
             read_bounds(path)
+    with pytest.raises(PublicError, match="is not a path"):
+        read_bounds("a\0b")
 
 
 def test_columns_are_found_by_name_position_or_order():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from pmtl.data import describe, load
 from pmtl.data.readers.text import Bags, TextRule, tokenise
 from pmtl.data.readers.text_rows import read_list
 from pmtl.errors import PmtlError
+from pmtl.spec import from_values
 
 COMMITS = Path(__file__).parents[4] / "shared" / "data" / "commit_tags" / "commit_tags.tsv.gz"
 
@@ -143,7 +145,7 @@ def test_the_vocabulary_is_part_of_the_data(table, tmp_path):
         ("text=subject,target=tag,hash=9,words=3", "hashed, or they are listed"),
         (
             "text=subject,target=tag,vocabulary=nowhere.txt",
-            "no file .*nowhere.txt with a list of w",
+            "list of words .*nowhere.txt could not be read: No such file",
         ),
         ("text=subject,target=tag,taglist=empty.txt", "empty.txt is empty"),
         ("text=subject,target=tag,vocabulary=short.txt,words=3", "has 2 words, but 3"),
@@ -200,7 +202,7 @@ def test_new_text_becomes_the_same_features(table, tmp_path):
     again = features_of(table, (6,), data.feature_names, data.text)
     assert (again != data.x).nnz == 0
     hashed = load(spec(table, target="tag", hash=50))
-    rule = TextRule.from_dict(hashed.text.to_dict())
+    rule = from_values(TextRule, json.loads(json.dumps(asdict(hashed.text))), "the rule")
     assert (features_of(table, (50,), None, rule) != hashed.x).nnz == 0
     (tmp_path / "new.csv").write_text("text\na\n")
     (tmp_path / "new.npy").write_bytes(b"")

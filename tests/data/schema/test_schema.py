@@ -138,9 +138,11 @@ def test_mistakes_are_told_all_at_once(text, words, tmp_path):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    for path in (tmp_path / "none.toml", tmp_path, "a\0b"):
+    for path in (tmp_path / "none.toml", tmp_path):
         with pytest.raises(PublicError, match="cannot be read"):
             Schema.read(path)
+    with pytest.raises(PublicError, match="is not a path"):
+        Schema.read("a\0b")
     with pytest.raises(PublicError, match="not 3"):
         Schema.of(3)
 

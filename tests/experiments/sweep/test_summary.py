@@ -128,7 +128,7 @@ def test_every_method_is_shown_with_the_setting_that_validation_chose_by_the_sam
     ]
     results = {"metric": "accuracy", "summary": summary, "chosen": choose(summary, "accuracy")}
     results |= {"selection": prices(summary, plan_of), "failures": []}
-    best = [f"{price['publish_best']:.3g}" for price in results["selection"]]
+    best = [f"{price['publish_best']:.4g}" for price in results["selection"]]
     assert len(best) == 2
     header, rows = chosen_cells(results)
     assert header == ["test accuracy", "ε = 1", "ε = 2", "ε with the choice"]

@@ -243,6 +243,3 @@ class Anchored(VotingAlgorithm):
         size = torch.where(target[:, 0] > 0, target[:, 0], 1.0)
         level = target[:, 0] * target[:, 1]
         return in_target_units(weights, self._sizes.last, size, level).to(shared.dtype)
-
-    def _published_target(self, shared: Tensor) -> Tensor:
-        return self._read(shared)[1]

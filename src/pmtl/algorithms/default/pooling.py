@@ -277,9 +277,6 @@ class Pooling(PoolingBase):
             weights = _unscaled(weights, size, target[:, 0] * target[:, 1])
         return self.to_vector(weights).to(shared.dtype)
 
-    def _published_target(self, shared: Tensor) -> Tensor:
-        return self._read(shared)[1]
-
 
 def _unscaled(weights: Tensor, size: Tensor, level: Tensor) -> Tensor:
     """Weights [K, d, outputs] in the target's own units."""

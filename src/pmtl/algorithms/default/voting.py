@@ -15,6 +15,7 @@ verdict it also keeps the model that it would have without the other clients.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -172,11 +173,12 @@ class VotingAlgorithm(ExactAlgorithm):
         return self.target != "own"  # With "own", its predictions have no common unit.
 
     def target_spans(self, shared: Tensor) -> list[float] | None:
-        return spans_of(self._published_target(shared)[0]) if self.target == "release" else None
+        return spans_of(self._read(shared)[1][0]) if self.target == "release" else None
 
-    def _published_target(self, shared: Tensor) -> Tensor:
-        """Size and level [1, 2, outputs] of a billboard [1, B]."""
-        raise NotImplementedError
+    @abstractmethod
+    def _read(self, billboard: Tensor) -> tuple[Tensor, ...]:
+        """From [K, B]: the shared numbers, then size and level [K, 2, outputs] that clients use,
+        then what else is on the billboard."""
 
     # ---- a client's own vector: its personal model, then the model trained alone ----
 

@@ -138,7 +138,7 @@ def find_bounds(
     if words is None and len(shape) == 1:
         known = [str(name) for name in (range(shape[0]) if names is None else names)]
     if not isinstance(given, Mapping):
-        given = _listed(given, known)
+        given = _of_list(given, known)
     features: dict[str, Range] = {}
     target: Range | None = None
     for column, pair in given.items():
@@ -192,7 +192,7 @@ def check_bounds(bounds: Bounds, x: Any, y: Any, task: Task | None) -> Task | No
     return "regression"
 
 
-def _listed(given: Any, known: Sequence[str]) -> dict[str, Any]:
+def _of_list(given: Any, known: Sequence[str]) -> dict[str, Any]:
     """The pairs of a list by the names of the columns."""
     pairs = given.tolist() if isinstance(given, np.ndarray) else given
     if not isinstance(pairs, (tuple, list)):

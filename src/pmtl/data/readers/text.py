@@ -17,8 +17,8 @@ import hashlib
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -48,13 +48,6 @@ class TextRule:
     columns: tuple[str, ...]  #: the columns of text; their texts are joined by a space
     tokenised: bool = False  #: whether white space separates the words; otherwise see `tokenise`
     hashed: int | None = None  #: the number of columns of hashed words
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> TextRule:
-        return cls(**{**values, "columns": tuple(values["columns"])})
 
     def words(self, text: str) -> list[str]:
         return text.split() if self.tokenised else tokenise(text)

@@ -16,6 +16,7 @@ from pmtl.data.client_names import Coded
 from pmtl.data.readers.columns import Columns
 from pmtl.data.readers.text import Bags, TextRule, frequencies, split_tags
 from pmtl.errors import PmtlError
+from pmtl.storage import disk_errors
 
 COLUMNS = 10_000  #: the default number of columns for hashed words
 MAX_COLUMNS = 2**24  #: the largest number of columns of words or tags
@@ -71,10 +72,9 @@ def read_list(path: Path, most: int | None, what: str, usual: int | None = None)
     follow, as in TensorFlow Federated's `word_count`), or is a JSON list, or a JSON object of names
     and counts (as in `tag_count`), which is sorted by count, largest first."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise PmtlError(f"There is no file {path} with a list of {what}s.") from None
-    except (OSError, UnicodeDecodeError) as error:
+        with disk_errors(f"The list of {what}s {path}", "read"):
+            text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
         raise PmtlError(f"The list of {what}s {path} cannot be read: {error}.") from error
     names = list(dict.fromkeys(_names(text, path, what)))
     if not names:

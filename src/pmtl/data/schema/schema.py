@@ -297,7 +297,7 @@ class Schema:
         Args:
             path: the file.
         """
-        values = read_toml(path, "The schema", PublicError)
+        values = read_toml(path, "The schema")
         with errors_naming(str(path)):
             return cls.from_dict(values)
 

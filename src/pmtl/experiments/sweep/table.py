@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pmtl.report.tables import chosen_cells, comparison_cells, selection_cells
+from pmtl.report.tables import filled_cells
 from pmtl.spec import parse_spec, unknown
 from pmtl.views import html
 from pmtl.views.frames import columns_of, flat_row, make_frame
@@ -23,8 +23,7 @@ class Comparison(dict[str, Any]):
         return f"<Comparison of {algorithms}: {runs} runs, {clients:,} clients>"
 
     def _repr_html_(self) -> str:
-        cells = (chosen_cells(self), comparison_cells(self), selection_cells(self))
-        tables = [html.table(*each) for each in cells if each[1]]
+        tables = [html.table(*each) for each in filled_cells(self)]
         sentences = self["verdict"]["sentence"].split("\n")
         paragraphs = [html.paragraph(sentence) for sentence in sentences]
         title = f"Comparison of {len(self['runs'])} runs on {self['clients']:,} clients"

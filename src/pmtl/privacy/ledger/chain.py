@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pmtl.errors import PmtlError
+from pmtl.storage import disk_errors
 
 RESTORE = "restore the newest copy of the ledger and its .head together, and charge what it lacks"
 
@@ -125,12 +126,10 @@ def head_text(entry: Entry) -> str:
 
 def read_head(path: Path) -> str | None:
     head = with_ending(path, ".head")
-    try:
+    with disk_errors(head, "read"):
+        if not head.exists():
+            return None
         text = head.read_bytes().decode("ascii", errors="replace")
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise PmtlError(f"{head} cannot be read: {error.strerror}.") from error
     if not re.fullmatch(r"(0|[1-9][0-9]{0,18}) [0-9a-f]{64}\n", text, flags=re.ASCII):
         raise PmtlError(f"{head} is damaged: it does not name an entry. To go on, {RESTORE}.")
     return text

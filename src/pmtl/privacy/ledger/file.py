@@ -38,14 +38,6 @@ _SCHEMA = (
 )
 
 
-def real_path(path: str | Path) -> Path:
-    """The resolved path: two names of one ledger must share one lock."""
-    try:
-        return Path(path).expanduser().resolve()
-    except (OSError, RuntimeError, ValueError) as error:
-        raise PmtlError(f"{path} cannot be the path of a ledger: {error}.") from error
-
-
 def missing_ledger(path: Path) -> PmtlError:
     return PmtlError(
         f"The ledger {path} is missing, but {path.name}.head says that it had entries: a new one "

@@ -39,7 +39,7 @@ from pmtl.privacy.ledger.events import GaussianEvent, to_list
 from pmtl.privacy.ledger.overlap import overlapping
 from pmtl.privacy.ledger.populations import first_population
 from pmtl.privacy.plan import check_epsilon, default_delta
-from pmtl.storage import place
+from pmtl.storage import as_path, place
 
 __all__ = ["Entry", "Ledger"]
 
@@ -70,7 +70,8 @@ class Ledger(Account):
             path: where; no ledger may exist there.
             clients: the names of the first population.
         """
-        path, population = file.real_path(path), first_population(clients)
+        path = as_path(path, "The ledger").resolve()  # Two names of one ledger share one lock.
+        population = first_population(clients)
         if path.exists():
             raise PmtlError(f"{path} exists already: open it, or choose another path.")
         if chain.with_ending(path, ".head").exists():
@@ -104,7 +105,7 @@ class Ledger(Account):
                 by default the newest population.
             write: whether charges will be made; only one process can open a ledger for that.
         """
-        path = file.real_path(path)
+        path = as_path(path, "The ledger").resolve()
         if not path.exists():
             if chain.with_ending(path, ".head").exists():
                 raise file.missing_ledger(path)
