@@ -66,7 +66,7 @@ def charged(ledger, kind="training"):
 
 @pytest.fixture(scope="module")
 def deaths(tmp_path_factory):
-    command = [sys.executable, str(Path(__file__).with_name("dying.py"))]
+    command = [sys.executable, str(Path(__file__).parents[1] / "programs/dying.py")]
     folder = tmp_path_factory.mktemp("deaths")
     done = subprocess.run(
         [*command, str(folder)], capture_output=True, text=True, timeout=300, check=False

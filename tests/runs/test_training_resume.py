@@ -150,7 +150,7 @@ KILLS = [6, pytest.param(12, marks=pytest.mark.thorough)]
 
 def killed_and_resumed(tmp_path, mode: str, kills: int) -> dict:
     """Kills at seeded random instants across training, ledger and checkpoint."""
-    script = Path(__file__).with_name("killed.py")
+    script = Path(__file__).parents[1] / "programs/killed.py"
     result = subprocess.run(
         [sys.executable, str(script), str(tmp_path), str(kills), "7", mode],
         capture_output=True,
