@@ -77,7 +77,7 @@ docs: $(STAMP)
 
 # The pictures of docs/report.md, taken in chromium.
 pictures: $(STAMP)
-	$(BIN)/python benchmarks/pictures.py
+	$(BIN)/python website/pictures.py
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
