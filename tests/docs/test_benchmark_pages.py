@@ -110,8 +110,8 @@ CLAIMS = {
 #: Sentences of the page with numbers, and what the results say they are.
 NUMBERS = {
     r"(\S+) in the first table and (\S+) in the second, (\d+) and (\d+) in the mean": times_loop,
-    r"a round takes (\d+) ms instead of (\d+) ms, but a run of (\d+) rounds takes (\S+) s instead of "
-    r"(\S+) s": threads_and_processes,
+    r"a round takes (\d+) ms instead of (\d+) ms, "
+    r"but a run of (\d+) rounds takes (\S+) s instead of (\S+) s": threads_and_processes,
     r"whole run is missed: it is ([\d.]+) \(FedJAX": lambda: (
         f"{min(ratios('peers-cpu', 'cnn', 'fedjax', 'mean')):.2f}",
     ),
