@@ -30,7 +30,7 @@ test-thorough: $(STAMP)
 # The long version of the kill -9 test: CAMPAIGNS runs of twelve kills each.
 CAMPAIGNS ?= 20
 crash: $(STAMP)
-	$(BIN)/python tests/runs/campaign.py $(CAMPAIGNS)
+	$(BIN)/python tests/programs/campaign.py $(CAMPAIGNS)
 
 # Processes of a federation that are killed, frozen, cut off, full or lie; a quarter of an hour. Full
 # disks need the right to mount a tmpfs, and wrong clocks a C compiler: they are skipped without.
@@ -40,7 +40,7 @@ federation-faults: $(STAMP)
 # The fuzzing tests with FUZZ times as many inputs, others each time, and a count of them.
 FUZZ ?= 20
 fuzz: $(STAMP)
-	PMTL_FUZZ=$(FUZZ) $(BIN)/python -m pytest $$(find tests -name "test_fuzz_*.py")
+	PMTL_FUZZ=$(FUZZ) $(BIN)/python -m pytest $$(find tests -name "test_*_fuzz.py")
 
 # Break the privacy-relevant code on purpose, one line at a time: which test notices?
 mutants: $(STAMP)
@@ -77,7 +77,7 @@ docs: $(STAMP)
 
 # The pictures of docs/report.md, taken in chromium.
 pictures: $(STAMP)
-	$(BIN)/python benchmarks/pictures.py
+	$(BIN)/python website/pictures.py
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -115,10 +115,10 @@ def release(changes: Tensor, clip: float, epsilon: float, seed: int) -> Tensor:
     random = torch.Generator().manual_seed(seed)
     noisy = mean + noise * torch.randn(mean.shape, generator=random)
     weights, biases = noisy[:-1], noisy[-1:]
-    return torch.cat([_shrunk(weights, noise, 0), _shrunk(biases, noise, 1)])
+    return torch.cat([shrunk(weights, noise, 0), shrunk(biases, noise, 1)])
 
 
-def _shrunk(noisy: Tensor, noise: float, over: int) -> Tensor:
+def shrunk(noisy: Tensor, noise: float, over: int) -> Tensor:
     """James and Stein's estimate, positive part, of vectors along one dimension."""
     known = (noisy.shape[over] - 2) * noise**2
     return noisy * (1 - known / noisy.square().sum(over, keepdim=True)).clamp(min=0)

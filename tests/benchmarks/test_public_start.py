@@ -113,7 +113,7 @@ def test_a_head_solves_its_problem(part):
 
 def test_the_release_has_the_noise_of_its_epsilon(part, monkeypatch):
     heads = part("shared_head")
-    monkeypatch.setattr(heads, "_shrunk", lambda noisy, noise, over: noisy)
+    monkeypatch.setattr(heads, "shrunk", lambda noisy, noise, over: noisy)
     changes = torch.full((50, 100, 80), 9.0)
     exact = heads.release(changes, 0.5, float("inf"), 0)
     assert float(exact.norm()) == pytest.approx(0.5, rel=1e-4)  # Clipped.
@@ -127,7 +127,7 @@ def test_noise_is_shrunk_away_and_signal_is_kept(part):
     torch.manual_seed(0)
     noisy = torch.randn(400, 3)
     noisy[:, 0] += 10
-    shrunk = heads._shrunk(noisy, 1.0, 0)
+    shrunk = heads.shrunk(noisy, 1.0, 0)
     assert float(shrunk[:, 0].norm() / noisy[:, 0].norm()) > 0.98
     assert float(shrunk[:, 1:].norm()) < 0.3 * float(noisy[:, 1:].norm())
 

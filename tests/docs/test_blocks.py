@@ -18,7 +18,7 @@ TESTS = ROOT / "tests"
 ELSEWHERE = {
     "export.md": "export/test_export_page.py",
     "extending.md": "docs/test_extending.py",
-    "federation.md": "federation/nvflare/test_real_processes.py",
+    "federation.md": "federation/nvflare/test_nvflare_processes.py",
     "federation-guide.md": "cli/federation/test_federation_commands.py",
     "plan.md": "planning/test_plan_page.py",
     "predict.md": "prediction/test_predict_page.py",
@@ -33,7 +33,7 @@ NOT_RUN = {
     "architecture.md": "its blocks are drawings",
     "benchmarks.md": "a quarter of an hour of measuring; tests/docs/test_benchmark_pages.py checks "
     "its tables",
-    "privacy.md": "tests/privacy/test_own_sampling.py trains with the class, and "
+    "privacy.md": "tests/privacy/test_sampling_own.py trains with the class, and "
     "tests/cli/test_privacy.py runs the command",
     "public-start.md": "needs FEMNIST and a graphics card; tests/benchmarks/test_public_start.py "
     "runs the programs on small data",

@@ -47,8 +47,8 @@ def test_the_two_commands_come_first():
 def test_the_commands_work_in_the_order_they_are_shown(tmp_path, monkeypatch, pmtl_command):
     """With fewer made-up hospitals than a reader has, to save time."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(example, "_HOSPITALS", 80)
-    monkeypatch.setattr(example, "_ROWS", 12)
+    monkeypatch.setattr(example, "HOSPITALS", 80)
+    monkeypatch.setattr(example, "ROWS", 12)
     for line in "".join(blocks("bash")[1:]).splitlines():
         command = shlex.split(line, comments=True)[1:]
         done = pmtl_command(*command)

@@ -34,7 +34,7 @@ def test_the_tables_are_the_results(case):
 
 
 def test_the_benchmark_still_measures_what_the_tables_show():
-    """In small; `runs/test_beyond_memory.py` has the bound on resident memory."""
+    """In small; `test_rows_on_disk_runs.py` has the bound on resident memory."""
     memory = benchmark()
     (trained, *_), (rounds, *_) = (
         json.loads(memory.RESULTS.read_text())[case] for case in ("steps", "clients")

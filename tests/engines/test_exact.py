@@ -60,7 +60,7 @@ def board_of(algorithm, clients, seed=0):
 def test_clients_together_or_one_by_one_get_the_same(task, outputs, floats, monkeypatch):
     """In pieces of any size, up to rounding."""
     if floats is not None:
-        monkeypatch.setattr(exact, "_FLOATS", floats)
+        monkeypatch.setattr(exact, "PIECE_FLOATS", floats)
     data = federation(task, outputs)
     clients = np.array([7, 2, 9, 0, 1, 3, 4, 5, 6, 8])
     together, algorithm = engine_of(data)
@@ -124,11 +124,11 @@ def test_clients_read_their_own_row_of_the_board():
 def test_pieces_cover_everybody_once_and_padding_is_at_most_doubling(monkeypatch):
     engine, _ = engine_of(federation())
     counts = np.array(COUNTS)
-    pieces = list(engine._pieces(counts))
+    pieces = list(engine.pieces(counts))
     assert sorted(np.concatenate(pieces)) == list(range(10))
     assert all(counts[piece].max() <= 2 * counts[piece].min() for piece in pieces)
-    monkeypatch.setattr(exact, "_FLOATS", 1)
-    assert [len(piece) for piece in engine._pieces(counts)] == [1] * 10
+    monkeypatch.setattr(exact, "PIECE_FLOATS", 1)
+    assert [len(piece) for piece in engine.pieces(counts)] == [1] * 10
 
 
 def test_a_vote_that_is_repeated_is_computed_once_for_the_same_clients(monkeypatch):

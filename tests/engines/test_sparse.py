@@ -241,7 +241,7 @@ class TestBlock:
             dense = dense * torch.from_numpy(real[:, step])[..., None]
             for k in range(M):
                 # Every row is whole on the block's columns, and zero on the others.
-                columns = block._columns[k]
+                columns = block.columns[k]
                 again = torch.zeros_like(dense[k]).index_add_(1, columns, inputs[k])
                 assert torch.equal(again, dense[k])
 
@@ -257,7 +257,7 @@ class TestBlock:
         block.put(after, part + 1, D, C)
         for k in range(M):
             touched = torch.zeros(C, D, dtype=torch.bool)
-            touched[:, block._columns[k]] = True
+            touched[:, block.columns[k]] = True
             expected = vectors[k, : C * D].view(C, D) + touched
             assert torch.equal(after[k, : C * D].view(C, D), expected)
             assert torch.equal(after[k, C * D :], vectors[k, C * D :] + 1)

@@ -13,7 +13,7 @@ from tiny import TINY
 from pmtl.errors import PmtlError
 from pmtl.experiments.result_cache import run_tasks
 from pmtl.experiments.results import Results
-from pmtl.experiments.tasks import Cell, Task
+from pmtl.experiments.tasks import Cell, Task, TaskRunner
 
 
 def test_what_is_at_work_beside_a_failure_is_kept(results):
@@ -48,7 +48,7 @@ def test_after_a_mistake_nothing_new_is_begun(results, monkeypatch):
     monkeypatch.setattr("pmtl.experiments.result_cache.ProcessPoolExecutor", Pool)
     tasks = [Task("curve", Cell("local", 0.0, math.inf, seed)) for seed in (0, 1)]
     with pytest.raises(TypeError, match="no number"):
-        list(run_tasks(results._runner.do, tasks, 2))
+        list(run_tasks(TaskRunner(TINY, results.out / "cells", device="cpu").do, tasks, 2))
     assert waiting.cancelled()
 
 
@@ -62,7 +62,7 @@ def test_stopping_does_not_wait_for_the_workers(results, monkeypatch):
 
     monkeypatch.setattr("pmtl.experiments.result_cache.ProcessPoolExecutor", Pool)
     tasks = [Task("curve", Cell("local", 0.0, math.inf, seed)) for seed in range(4)]
-    running = run_tasks(results._runner.do, tasks, 2)
+    running = run_tasks(TaskRunner(TINY, results.out / "cells", device="cpu").do, tasks, 2)
     next(running)
     workers = list(made[0]._processes.values())
     running.close()  # As an interrupt would.

@@ -12,7 +12,7 @@ from tiny import TINY, filled
 
 import pmtl
 from pmtl.experiments.results import Results
-from pmtl.experiments.tasks import Cell, TaskRunner, accuracy, histograms
+from pmtl.experiments.tasks import Cell, accuracy, histograms
 from pmtl.models.hog import HogLinear
 from pmtl.simulation import LocalTraining
 
@@ -66,10 +66,10 @@ def test_fine_tuning_starts_from_the_models_of_its_round(results):
     ],
 )
 def test_a_lack_of_memory_fails_one_run_only(results, monkeypatch, error):
-    def full(self, task):
+    def full(*rest):
         raise error
 
-    monkeypatch.setattr(TaskRunner, "_train", full)
+    monkeypatch.setattr("pmtl.experiments.tasks.simulate", full)
     results.curve(Cell("local", 0.0, math.inf, 0))
     results.fill()
     (reason,) = results.failures.values()

@@ -25,7 +25,7 @@ def _environment():
     return {**os.environ, "PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1"}
 
 
-@pytest.mark.thorough  # nvflare/test_real_processes.py has a run between processes.
+@pytest.mark.thorough  # nvflare/test_nvflare_processes.py has a run between processes.
 def test_three_sites_end_with_models_of_their_own_and_a_report(tmp_path):
     command = ["federation", "demo", "--secure-aggregation", "--out", "demo", "--json"]
     done = subprocess.run(

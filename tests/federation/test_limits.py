@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import pytest
-from test_faults import Faulty
+from test_coordinator_faults import Faulty
 from three_sites import SITES, coordinate, job, services, write_tables
 
 from pmtl._version import __version__

@@ -41,7 +41,7 @@ def fill_format_1(path, clients=CLIENTS, rounds=3, event=FULL):
     db = sqlite3.connect(path, isolation_level=None)
     db.execute(f"PRAGMA application_id = {ledger_file.APPLICATION}")
     db.execute("PRAGMA user_version = 1")
-    for statement in ledger_file._SCHEMA:
+    for statement in ledger_file.SCHEMA:
         db.execute(statement)
     for entry in entries:
         db.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)", entry)

@@ -174,7 +174,7 @@ def test_squares_of_many_rows_are_those_of_each_row(monkeypatch):
     data = plain.federation(validation=0.4)
     tensors, flat, start, _ = plain.pieces(data)
     clients = np.arange(data.m)
-    monkeypatch.setattr("pmtl.simulation.evaluation._ROWS", 2)  # Several pieces of one client.
+    monkeypatch.setattr("pmtl.simulation.evaluation.MOST_ROWS", 2)  # Several pieces of one client.
     squares = Evaluator(tensors, flat, "validation").row_squares(start, clients)
     each = [distances(data, flat, start[k], k) for k in clients]
     assert max(map(len, each)) > 4

@@ -15,14 +15,14 @@ ROOT = Path(__file__).parents[2]
 GATE = "tests/privacy/test_failure_cases_gate.py::test_"
 NOISE = "tests/privacy/test_failure_cases_noise.py::test_"
 RUNS = "tests/privacy/test_failure_cases_runs.py::test_"
-PARTS = "tests/runs/test_parts.py::test_"
+PARTS = "tests/runs/test_folder_parts.py::test_"
 TEAM = "tests/simulation/test_team.py::test_"
 IDENTITY = "tests/simulation/test_identity.py::test_"
 LEDGER = "tests/privacy/ledger/test_ledger.py::test_"
-EXTREMES = "tests/privacy/accounting/test_extremes.py::test_"
-PRODUCTION = "tests/runs/test_production.py::test_"
+EXTREMES = "tests/privacy/accounting/test_accounting_extremes.py::test_"
+PRODUCTION = "tests/runs/test_training_production.py::test_"
 INTERFERENCE = "tests/privacy/test_non_interference.py::test_"
-LENIENT = "tests/data/readers/test_lenient.py::test_"
+LENIENT = "tests/data/readers/test_readers_lenient.py::test_"
 DAMAGE = "tests/privacy/ledger/test_ledger_damage.py::test_"
 ADAPTIVE = "tests/privacy/accounting/test_adaptive.py::test_"
 POPULATIONS = "tests/privacy/ledger/test_populations.py::test_"
@@ -90,13 +90,15 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "kill −9 after charge, before release": (
         "stays charged; the lost round counts against the plan",
-        (KILLED, "tests/runs/test_resume.py::test_kill_9_at_any_moment_loses_nothing"),
+        (KILLED, "tests/runs/test_training_resume.py::test_kill_9_at_any_moment_loses_nothing"),
     ),
     "kill −9 after release, before checkpoint": ("the same", (KILLED,)),
     "kill −9 in mid-checkpoint": ("the checkpoint before it counts", (KILLED,)),
     "checkpoint rolled back behind the ledger": (
         "refused",
-        ("tests/runs/test_production.py::test_a_checkpoint_that_was_rolled_back_is_refused",),
+        (
+            "tests/runs/test_training_production.py::test_a_checkpoint_that_was_rolled_back_is_refused",
+        ),
     ),
     "noise stream reused across rounds, workers or forks": (
         "refused",
@@ -105,7 +107,7 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "two servers on one ledger": (
         "the second refuses",
         (
-            "tests/runs/test_production.py::test_two_servers_cannot_share_a_ledger",
+            "tests/runs/test_training_production.py::test_two_servers_cannot_share_a_ledger",
             LEDGER + "a_second_writer_is_refused_and_readers_are_not",
         ),
     ),
@@ -163,7 +165,7 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "m changes in mid-run": (
         "refused",
-        ("tests/runs/test_resume.py::test_other_data_is_refused",),
+        ("tests/runs/test_training_resume.py::test_other_data_is_refused",),
     ),
     "exceptions that only occur with one client's data": (
         "same public behaviour: files, words, charges; it counts as zero",
@@ -280,15 +282,15 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "a sampler whose mean is right and whose distribution is not": (
         "caught by tests and by `pmtl audit`",
-        ("tests/audit/test_mutants.py::test_a_wrong_draw_is_caught_in_production_too",),
+        ("tests/audit/test_games_mutants.py::test_a_wrong_draw_is_caught_in_production_too",),
     ),
     "one noise for several numbers": (
         "caught by tests and by `pmtl audit`",
-        ("tests/audit/test_mutants.py::test_one_exact_noise_for_all_metrics_is_caught",),
+        ("tests/audit/test_games_mutants.py::test_one_exact_noise_for_all_metrics_is_caught",),
     ),
     "caps at several δ": (
         "each is kept",
-        ("tests/privacy/ledger/test_caps.py::test_each_of_several_caps_is_kept",),
+        ("tests/privacy/ledger/test_account_caps.py::test_each_of_several_caps_is_kept",),
     ),
     "a client that fails": (
         "has a row in the store like everybody who was drawn",
@@ -335,8 +337,8 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "an unknown sampling scheme, or one that does not say its cost": (
         "refused in a plan, an event, a ledger and run.json; never priced as another",
         (
-            "tests/privacy/test_own_sampling.py::test_what_is_not_a_scheme_is_refused",
-            "tests/privacy/test_own_sampling.py::test_without_a_cost_nothing_can_be_charged",
+            "tests/privacy/test_sampling_own.py::test_what_is_not_a_scheme_is_refused",
+            "tests/privacy/test_sampling_own.py::test_without_a_cost_nothing_can_be_charged",
         ),
     ),
 }

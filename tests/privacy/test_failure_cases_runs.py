@@ -20,6 +20,7 @@ from torch import nn
 import pmtl
 from pmtl.algorithms import build_algorithm
 from pmtl.models import build_model
+from pmtl.privacy.ledger import file as ledger_file
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.noise import seeded_source, system_source
 from pmtl.privacy.plan import PrivacyPlan
@@ -65,7 +66,7 @@ def charged(ledger, kind="training"):
 
 @pytest.fixture(scope="module")
 def deaths(tmp_path_factory):
-    command = [sys.executable, str(Path(__file__).with_name("dying.py"))]
+    command = [sys.executable, str(Path(__file__).parents[1] / "programs/dying.py")]
     folder = tmp_path_factory.mktemp("deaths")
     done = subprocess.run(
         [*command, str(folder)], capture_output=True, text=True, timeout=300, check=False
@@ -131,17 +132,17 @@ def test_a_ledger_unwritable_or_a_disk_full_refuses_before_noise(
     small, ledger, tmp_path, drawn, monkeypatch
 ):
     """SQLite finds no room for another charge in mid-run."""
-    opening = Ledger.open
+    connect = ledger_file.connect
 
-    def cramped(*arguments, **options):
-        opened = opening(*arguments, **options)
-        (pages,) = opened._db.execute("PRAGMA page_count").fetchone()
-        opened._db.execute(f"PRAGMA max_page_count = {pages + 1}")
-        return opened
+    def cramped(*how):
+        database = connect(*how)
+        (pages,) = database.execute("PRAGMA page_count").fetchone()
+        database.execute(f"PRAGMA max_page_count = {pages + 1}")
+        return database
 
     options = {"privacy": {**PLAN, "rounds": 30, "metrics": 0.0}, "checkpoint_seconds": 1e9}
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "open", cramped)
+        patch.setattr(ledger_file, "connect", cramped)
         with pytest.raises(pmtl.PmtlError, match="disk is full"):
             produce(small, ledger, out=tmp_path / "run", **options)
     paid = charged(ledger)

@@ -15,8 +15,8 @@ M = 23
 def pieces(request, monkeypatch):
     """Every recount is made twice: at once, and cut into small pieces."""
     if request.param == "in pieces":
-        monkeypatch.setattr("pmtl.simulation.evaluation._ROWS", 7)
-        monkeypatch.setattr("pmtl.simulation.evaluation._FLOATS", 400)
+        monkeypatch.setattr("pmtl.simulation.evaluation.MOST_ROWS", 7)
+        monkeypatch.setattr("pmtl.simulation.evaluation.MOST_FLOATS", 400)
 
 
 def counts():

@@ -50,7 +50,7 @@ def words(made):
     """Both kinds of noise of the first round, as far as there are both."""
     gates = [
         made.server.gate,
-        *([] if made.released_metrics is None else [made.released_metrics._gate]),
+        *([] if made.released_metrics is None else [made.released_metrics.gate]),
     ]
     return [gate.noise(0, (1, 40)) for gate in gates]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from teamwork import RUNS, SPEC, options
 from weights import personal, shared
 
 import pmtl
@@ -18,13 +19,10 @@ from pmtl import storage as files
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.runs.folder import RunFolder
 
-sys.path.insert(0, str(Path(__file__).parent))
-from teamwork import RUNS, SPEC, options
-
 
 def launch(processes: int, folder: Path, job: str) -> subprocess.CompletedProcess[str]:
     """As torchrun does, on this machine alone."""
-    script = Path(__file__).with_name("teamwork.py")
+    script = Path(__file__).parents[1] / "programs/teamwork.py"
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     return subprocess.run(
         [*launcher, f"--nproc-per-node={processes}", str(script), str(folder), job],

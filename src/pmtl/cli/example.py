@@ -10,7 +10,7 @@ import numpy as np
 from pmtl.errors import PmtlError
 from pmtl.storage import disk_errors, write_text
 
-_HOSPITALS, _ROWS, _NEW_ROWS = 200, 25, 3
+HOSPITALS, ROWS, _NEW_ROWS = 200, 25, 3
 _WARDS = ("general", "icu", "maternity", "surgery")
 _EFFECTS = np.array([0.0, 1.2, -1.0, 0.5])
 _HEADER = "visit,hospital,age,dose,ward,smoker,admitted"
@@ -57,12 +57,12 @@ def write_example(folder: Path) -> dict[str, str]:
     """Write `visits.csv`, `new.csv`, `elsewhere.csv` and `schema.toml` to a folder, which is made
     if it does not exist. Files are never replaced. Returns what each file holds, by its path."""
     random = np.random.default_rng(0)
-    names = [f"h{number:03d}" for number in range(_HOSPITALS)]
-    levels = dict(zip(names, random.normal(0, 0.7, _HOSPITALS), strict=True))
+    names = [f"h{number:03d}" for number in range(HOSPITALS)]
+    levels = dict(zip(names, random.normal(0, 0.7, HOSPITALS), strict=True))
     texts = {
-        "visits.csv": _table(random, levels, _ROWS, "V", outcome=True),
+        "visits.csv": _table(random, levels, ROWS, "V", outcome=True),
         "new.csv": _table(random, levels, _NEW_ROWS, "N", outcome=False),
-        "elsewhere.csv": _table(random, {"x001": 0.5}, _ROWS, "E", outcome=False),
+        "elsewhere.csv": _table(random, {"x001": 0.5}, ROWS, "E", outcome=False),
         "schema.toml": SCHEMA,
     }
     if there := [name for name in texts if (folder / name).exists()]:
@@ -72,9 +72,9 @@ def write_example(folder: Path) -> dict[str, str]:
     for name, text in texts.items():
         write_text(folder / name, text)
     about = (
-        f"{_HOSPITALS * _ROWS:,} made-up visits to {_HOSPITALS} hospitals, with their outcome",
-        f"{_HOSPITALS * _NEW_ROWS:,} new visits to the same hospitals, without the outcome",
-        f"{_ROWS} visits to another hospital, without the outcome",
+        f"{HOSPITALS * ROWS:,} made-up visits to {HOSPITALS} hospitals, with their outcome",
+        f"{HOSPITALS * _NEW_ROWS:,} new visits to the same hospitals, without the outcome",
+        f"{ROWS} visits to another hospital, without the outcome",
         "what the columns hold",
     )
     return dict(zip((str(folder / name) for name in texts), about, strict=True))

@@ -24,8 +24,8 @@ from pmtl.models import FlatModel
 from pmtl.models.linear.solve import ClientRows
 
 #: Floats in memory at a time, and the most slots of an array in production.
-_FLOATS, _MOST_SLOTS = 16 * 2**20, 64
-#: On a GPU: one float per this many bytes of its free memory, if that is more than `_FLOATS`. A GPU
+PIECE_FLOATS, _MOST_SLOTS = 16 * 2**20, 64
+#: On a GPU: one float per this many bytes of its memory, if that is more than `PIECE_FLOATS`. A GPU
 #: computes a few large arrays faster than many small ones.
 _GPU_BYTES = 64
 
@@ -125,7 +125,7 @@ class ExactEngine:
         """Positions of the clients of each array, which of its slots are filled, and its rows."""
         counts = np.maximum(1, self._train.counts[clients])
         if not self._in_slots:
-            for some in self._pieces(counts):
+            for some in self.pieces(counts):
                 yield some, np.ones(len(some), dtype=bool), int(counts[some].max())
             return
         rows = power_of_two(counts).reshape(-1, 1)
@@ -134,15 +134,15 @@ class ExactEngine:
 
     def _slots(self, shape: Shape) -> int:
         """How many clients are computed together in production, with `shape[0]` rows each."""
-        width = _FLOATS // self._reader.floats(shape[0], self._tensors.data.outputs)
+        width = PIECE_FLOATS // self._reader.floats(shape[0], self._tensors.data.outputs)
         return 1 << (max(1, min(_MOST_SLOTS, width)).bit_length() - 1)
 
-    def _pieces(self, counts: Ints) -> Iterator[Ints]:
+    def pieces(self, counts: Ints) -> Iterator[Ints]:
         """Positions of clients with similar numbers of rows, as many as fit in memory."""
         if self._one_by_one:
             yield from np.arange(len(counts)).reshape(-1, 1)
             return
-        floats, outputs = _FLOATS, self._tensors.data.outputs
+        floats, outputs = PIECE_FLOATS, self._tensors.data.outputs
         if self._tensors.device.type == "cuda":
             floats = max(floats, torch.cuda.mem_get_info(self._tensors.device)[1] // _GPU_BYTES)
         yield from by_size(counts, lambda rows: floats // self._reader.floats(rows, outputs))

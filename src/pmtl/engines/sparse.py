@@ -59,7 +59,7 @@ class Block:
         columns[owner, within[owner, column]] = column
         last = np.minimum(np.arange(self.width), np.maximum(counts - 1, 0)[:, None])
         self._last = self._tensor(last)
-        self._columns = self._tensor(np.take_along_axis(columns, last, axis=1))
+        self.columns = self._tensor(np.take_along_axis(columns, last, axis=1))
         self._entries = self._tensor(np.stack([client, place, within[client, taken.indices]]))
         self._values = self._tensor(taken.data).to(tensors.dtype)
 
@@ -75,7 +75,7 @@ class Block:
     def take(self, vectors: Tensor, features: int, outputs: int) -> Tensor:
         """Vectors `[K, n · outputs · (features + 1)]` of n models, cut to the block's columns."""
         weights, bias = _split(vectors, features, outputs)
-        chosen = weights.gather(3, _expand_columns(self._columns, weights))
+        chosen = weights.gather(3, _expand_columns(self.columns, weights))
         return torch.cat([chosen.flatten(2), bias], dim=2).flatten(1)
 
     def put(self, vectors: Tensor, part: Tensor, features: int, outputs: int) -> None:
@@ -84,7 +84,7 @@ class Block:
         chosen, bias[:] = _split(part, self.width, outputs)
         # A repeated last column is written several times, with the same value.
         chosen = chosen.gather(3, _expand_columns(self._last, weights))
-        weights.scatter_(3, _expand_columns(self._columns, weights), chosen)
+        weights.scatter_(3, _expand_columns(self.columns, weights), chosen)
 
     def _tensor(self, values: NDArray[np.generic]) -> Tensor:
         return to_device(values, self._tensors.device)

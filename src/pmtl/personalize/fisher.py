@@ -31,7 +31,7 @@ from pmtl.streams import name_keys, uniforms
 
 #: Floats of the gradients that are held at once on a CPU (so that they fit in its caches) and on a
 #: GPU, and rows of a client at once for linear models, which hold no gradients.
-_CPU_FLOATS, _GPU_FLOATS, _ROWS = 2**22, 2**28, 256
+CPU_FLOATS, _GPU_FLOATS, _ROWS = 2**22, 2**28, 256
 
 
 class Fisher:
@@ -53,7 +53,7 @@ class Fisher:
     def __call__(self, clients: Ints, weights: Tensor) -> Tensor:
         """F `[K, P]` of the clients, at their `weights` [K, P]."""
         counts, starts = self._rows.counts[clients], self._rows.offsets[clients]
-        floats = _GPU_FLOATS if weights.is_cuda else _CPU_FLOATS
+        floats = _GPU_FLOATS if weights.is_cuda else CPU_FLOATS
         at_once = _ROWS if self._linear else max(1, floats // weights.numel())
         at_once = min(at_once, int(counts.max()))
         place = np.arange(-(-int(counts.max()) // at_once) * at_once).reshape(-1, at_once)

@@ -32,10 +32,10 @@ Noise = Callable[[int, tuple[int, ...]], Tensor]
 
 CPU = torch.device("cpu")
 #: Words that are converted at a time.
-_CHUNK = 2**20
+CHUNK = 2**20
 #: A bound on the error of the float64 inverse of the normal distribution function, up to `_FAR`.
 #: The error is about 2e-14; a test compares it with mpmath.
-_ERROR, _FAR = 1e-13, 5.0
+ERROR, _FAR = 1e-13, 5.0
 #: The most words for one number. Each further word is needed with a chance of about 2⁻⁶⁴.
 _MOST_WORDS = 16
 
@@ -67,7 +67,7 @@ def system_source(round: int) -> WordStream:
 def real(words: WordStream, shape: tuple[int, ...], device: torch.device = CPU) -> Tensor:
     """Standard normal numbers in float64."""
     normal = torch.empty(prod(shape), dtype=torch.float64, device=device)
-    for part in torch.split(normal, _CHUNK):
+    for part in torch.split(normal, CHUNK):
         drawn = _tensor(words(len(part)), device)
         lengths, _ = _lengths(drawn)
         torch.where(drawn < 0, -lengths, lengths, out=part)
@@ -85,13 +85,13 @@ def rounded(
     attacks and interval refining").
     """
     whole = torch.empty(prod(shape), dtype=torch.int64, device=device)
-    for part in torch.split(whole, _CHUNK):
+    for part in torch.split(whole, CHUNK):
         drawn = _tensor(words(len(part)), device)
         lengths, places = _lengths(drawn)
         distance = lengths * scale + 0.5
         nearest = distance.floor()
         off = distance - nearest
-        error = _ERROR * scale
+        error = ERROR * scale
         unsure = (off < error) | (off > 1 - error) | (lengths > _FAR)
         steps = nearest.to(torch.int64)
         for i in torch.nonzero(unsure).flatten().tolist():

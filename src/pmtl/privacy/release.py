@@ -35,7 +35,7 @@ from pmtl.privacy.plan import PrivacyPlan
 
 #: Bytes that clipping works on at a time: small enough for the cache of a CPU core, large enough to
 #: keep a GPU busy.
-_WORKSPACE, _GPU_WORKSPACE = 2 * 2**20, 256 * 2**20
+WORKSPACE, _GPU_WORKSPACE = 2 * 2**20, 256 * 2**20
 #: From the billboard and the noisy average to the next billboard.
 ServerStep = Callable[[Tensor, Tensor], Tensor]
 
@@ -165,7 +165,7 @@ class Release:
             uploads: `[K, P]`, one for each of the clients.
         """
         fresh = _mark_seen(tally, clients)
-        workspace = _GPU_WORKSPACE if uploads.is_cuda else _WORKSPACE
+        workspace = _GPU_WORKSPACE if uploads.is_cuda else WORKSPACE
         wide = 1 if self.billboard.mixture is None else self.billboard.size
         step = max(1, workspace // (8 * wide * max(1, uploads.shape[1])))
         for first in range(0, len(fresh), step):

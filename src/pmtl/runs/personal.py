@@ -32,7 +32,7 @@ from pmtl.simulation.client_vectors.row_file import RowFile, digest_rows, privat
 
 _TYPES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.uint8: "U8"}
 #: Bytes of weights that are in memory at a time while the file is written.
-_CHUNK = 64 * 2**20
+CHUNK = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def write_personal(
             for value in small.values():
                 file.write(value.numpy().data)
             digests = np.empty((rows, 32), dtype=np.uint8)
-            step = max(1, _CHUNK // (size * dtype.itemsize))
+            step = max(1, CHUNK // (size * dtype.itemsize))
             for first in range(0, rows, step):
                 some = slice(first, min(first + step, rows))
                 weights = personal.weights(personal.seen[some]).detach().cpu().contiguous()

@@ -42,7 +42,7 @@ Metrics = dict[str, float]
 Floats = NDArray[np.float64]
 
 #: Rows of one client that are evaluated at once, and floats of all clients together.
-_ROWS, _FLOATS = 256, 2**25
+MOST_ROWS, MOST_FLOATS = 256, 2**25
 
 #: Metrics that are square roots of an average over rows.
 ROOTS = ("rmse",)
@@ -243,7 +243,7 @@ class Evaluator:
         columns = np.zeros(len(counts), dtype=np.int64)
         if sparse := self.tensors.is_sparse and is_linear(model):
             columns = client_widths(data.x, rows)[clients[with_rows]]
-        rows_at_once = np.minimum(power_of_two(counts, MIN_BATCH_ROWS), _ROWS)
+        rows_at_once = np.minimum(power_of_two(counts, MIN_BATCH_ROWS), MOST_ROWS)
         shapes = np.stack([rows_at_once, power_of_two(-(-counts // rows_at_once)), columns], axis=1)
         safe = axis_is_safe(model, device)
 
@@ -259,7 +259,7 @@ class Evaluator:
         with_rows, row_floats = np.flatnonzero(counts), int(np.prod(self.tensors.data.input_shape))
 
         def width(rows: int) -> int:
-            return _FLOATS // (self.model.size + min(_ROWS, rows) * row_floats)
+            return MOST_FLOATS // (self.model.size + min(MOST_ROWS, rows) * row_floats)
 
         for some in by_size(counts[with_rows], width):
             yield Group(np.sort(with_rows[some]), np.ones(len(some), dtype=bool))
@@ -274,8 +274,8 @@ class Evaluator:
         model.module.eval()
         counts, starts = np.where(group.filled, rows.counts[clients], 0), rows.offsets[clients]
         most = int(counts.max(initial=0))
-        for first in range(0, most, group.rows_at_once or _ROWS):
-            place = first + np.arange(group.rows_at_once or min(_ROWS, most - first))
+        for first in range(0, most, group.rows_at_once or MOST_ROWS):
+            place = first + np.arange(group.rows_at_once or min(MOST_ROWS, most - first))
             real = place < counts[:, None]
             index = rows.order[starts[:, None] + np.where(real, place, 0)]
             with torch.no_grad():

@@ -56,7 +56,7 @@ class ReleasedMetrics:
         if len(self._places) > 4 * plan.clip_norm**2 * (1 + 1e-9):
             raise PmtlError("The plan for metrics is for fewer values than are measured.")
         self._bounds = bounds
-        self._gate = Release(
+        self.gate = Release(
             plan, np.zeros(plan.clients, dtype=np.int64), noise_of(plan, source, hardened), charge
         )
 
@@ -68,20 +68,20 @@ class ReleasedMetrics:
     @property
     def deviations(self) -> Metrics:
         """The noise's standard deviation on each released average."""
-        return {f"{n}_mean": b * self._gate.plan.noise_std for n, b in self._bounds.items()}
+        return {f"{n}_mean": b * self.gate.plan.noise_std for n, b in self._bounds.items()}
 
     def release(self, round: int, values: Values) -> dict[str, Metrics]:
         """The noisy averages over clients after `round` rounds; charged first."""
-        clients = np.arange(self._gate.plan.clients)
+        clients = np.arange(self.gate.plan.clients)
         rows = torch.zeros(len(clients), len(self._places), dtype=torch.float64)
         for place, (view, name) in enumerate(self._places):
             own, present = values[view]
             share = np.clip(own[name] / self._bounds[name], 0, 1) - 0.5
             rows[:, place] = torch.from_numpy(np.where(present, share, 0.0))
         zeros = torch.zeros(1, len(self._places), dtype=torch.float64)
-        tally = self._gate.open(round, zeros)
-        self._gate.add(tally, clients, rows)
-        averages = self._gate.publish(tally, zeros)[0].clamp(-0.5, 0.5)
+        tally = self.gate.open(round, zeros)
+        self.gate.add(tally, clients, rows)
+        averages = self.gate.publish(tally, zeros)[0].clamp(-0.5, 0.5)
         released: dict[str, Metrics] = {}
         for (view, name), average in zip(self._places, averages.tolist(), strict=True):
             released.setdefault(view, {})[f"{name}_mean"] = self._bounds[name] * (average + 0.5)

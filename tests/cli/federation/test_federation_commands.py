@@ -24,7 +24,7 @@ def commands():
 
 @pytest.mark.parametrize("line", commands())
 def test_every_command_of_the_pages_is_understood(line):
-    """`federation/nvflare/test_real_processes.py` also runs those that start the federation."""
+    """`federation/nvflare/test_nvflare_processes.py` also runs those that start the federation."""
     program, *words = shlex.split(line)
     assert program == "pmtl"
     command = get_command(app)

@@ -15,10 +15,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason="NVFLARE is an extra: pip install 'pmtl[federation]'")
 
-from loopback import HERE, environment, loopback, wait_until
-
-sys.path.insert(0, str(HERE.parent))
-
+from loopback import environment, loopback, wait_until
 from three_sites import coordinate, job, services, write_tables
 
 from pmtl import storage as files

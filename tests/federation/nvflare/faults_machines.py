@@ -9,17 +9,15 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytest.importorskip("nvflare", reason="NVFLARE is an extra: pip install 'pmtl[federation]'")
 
-from loopback import HERE, environment, loopback, pmtl, wait_until
+from loopback import environment, loopback, pmtl, wait_until
 from proxy import wire
-
-sys.path.insert(0, str(HERE.parent))
-
 from three_sites import coordinate, job, services, write_tables
 
 from pmtl import storage as files
@@ -29,6 +27,7 @@ from pmtl.runs.result import load_run
 SETTINGS = ("--algorithm", "pmtl:lam=0.3", "--epsilon", 8, "--steps", 2, "--batch", 4,
             "--hardened")  # fmt: skip
 DAY = 86400
+HOOKS = Path(__file__).with_name("hooks")
 
 
 @contextmanager
@@ -84,7 +83,7 @@ def _clock(folder, seconds):
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("a wrong clock needs a C compiler")
-    source = str(HERE / "hooks/clock.c")
+    source = str(HOOKS / "clock.c")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), source, "-ldl"], check=True)
     return {"LD_PRELOAD": str(library), "PMTL_TEST_CLOCK": str(seconds)}
 
@@ -197,7 +196,7 @@ def test_a_wire_that_fails_for_a_while(tmp_path, how):
 
 
 def test_a_server_that_is_killed_between_charge_and_publication(tmp_path):
-    places = [str(HERE / "hooks"), os.environ.get("PYTHONPATH", "")]
+    places = [str(HOOKS), os.environ.get("PYTHONPATH", "")]
     dies = {"PYTHONPATH": os.pathsep.join(places), "PMTL_TEST_KILL": f"2:{tmp_path / 'killed'}"}
     with federation(tmp_path, {"server": dies}) as made:
         for name, mode in (("r1", ("--seed", 3)), ("r2", ("--mode", "production"))):

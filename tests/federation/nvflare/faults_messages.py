@@ -11,13 +11,9 @@ import pytest
 
 pytest.importorskip("nvflare", reason="NVFLARE is an extra: pip install 'pmtl[federation]'")
 
-from loopback import HERE, environment, loopback, pmtl
-
-sys.path.insert(0, str(HERE.parent))
-
 import misbehaving
-from test_faults import Faulty
-from three_sites import coordinate, job, services, write_tables
+from loopback import environment, loopback, pmtl
+from three_sites import Faulty, coordinate, job, services, write_tables
 
 from pmtl import storage as files
 from pmtl.cli.federation.site_file import write_site_file
@@ -44,7 +40,7 @@ def federation(tmp_path_factory):
             with (folder / f"{site}.out").open("ab") as out:
                 how = "lying" if site == "b" else "slow"
                 made.processes[site] = subprocess.Popen(
-                    [sys.executable, str(HERE / "misbehaving.py"), how, str(made.kits / site)],
+                    [sys.executable, misbehaving.__file__, how, str(made.kits / site)],
                     stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment(),
                 )  # fmt: skip
         made.connected()

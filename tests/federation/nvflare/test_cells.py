@@ -95,7 +95,7 @@ def test_refusals_and_answers_of_another_origin_are_dropped():
 
 
 def test_a_process_that_was_started_again_is_not_awaited(monkeypatch):
-    monkeypatch.setattr(cells, "_PING_EVERY", 0.1)
+    monkeypatch.setattr(cells, "PING_EVERY", 0.1)
     cell = Cell(a=_quick, b=_slow(30))
     threading.Timer(0.5, lambda: cell.numbers.update(b=b"2")).start()
     began = time.monotonic()
@@ -104,8 +104,8 @@ def test_a_process_that_was_started_again_is_not_awaited(monkeypatch):
 
 
 def test_a_site_without_a_sign_of_life_is_not_awaited(monkeypatch):
-    monkeypatch.setattr(cells, "_PING_EVERY", 0.1)
-    monkeypatch.setattr(cells, "_GIVE_UP", 0.5)
+    monkeypatch.setattr(cells, "PING_EVERY", 0.1)
+    monkeypatch.setattr(cells, "GIVE_UP", 0.5)
     cell = Cell(a=_quick, b=_slow(30))
     threading.Timer(0.3, lambda: cell.numbers.update(b=b"")).start()
     began = time.monotonic()

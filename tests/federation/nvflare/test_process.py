@@ -63,7 +63,7 @@ def test_a_site_with_a_mistake_in_its_file_says_so_and_is_not_started_again(kits
 
 def test_a_process_that_crashes_again_and_again_is_given_up(kits, monkeypatch):
     said = []
-    monkeypatch.setattr(process, "_CRASHES", 2)
+    monkeypatch.setattr(process, "CRASHES", 2)
     monkeypatch.setattr(process, "__name__", "no.such.module")
     with pytest.raises(PmtlError, match="ended 2 times"):
         supervise(kits / "a", said.append)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from scipy import stats
+from scipy import optimize, stats
 
 from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import composition, gaussian, renyi, selection
@@ -35,6 +35,13 @@ def epsilon(events, delta, candidates, shape=None):
     return selection.epsilon([events], delta, candidates, shape)
 
 
+def too_many(ell, mean, shape):
+    """How far E K of Theorem 2, with γ = exp(−ℓ), is above the mean."""
+    if shape == 0:
+        return math.expm1(ell) / ell - mean
+    return math.expm1(ell) * shape / -math.expm1(-shape * ell) - mean
+
+
 def number_of_runs(mean, shape):
     """The distribution of K from its definition, as probabilities of 0, 1, 2, …"""
     times = np.arange(1, 60_000)
@@ -43,7 +50,9 @@ def number_of_runs(mean, shape):
     elif mean == 1:
         weights = 1.0 * (times == 1)
     else:
-        gamma = math.exp(-selection._log_inverse_gamma(mean, shape))
+        gamma = math.exp(
+            -optimize.brentq(too_many, 1e-6, 20, (mean, shape), xtol=1e-14, rtol=1e-14)
+        )
         growth = np.concatenate([[0.0], np.log(times[:-1] + shape) - np.log(times[1:])])
         weights = np.exp(times * math.log1p(-gamma) + np.cumsum(growth))
         weights /= weights.sum()

@@ -41,9 +41,10 @@ def test_a_second_writer_is_refused_and_readers_are_not(path):
     Ledger.open(path).close()
 
 
-def test_a_forked_child_does_not_write(path):
+def test_a_forked_child_does_not_write(path, monkeypatch):
     with Ledger.create(path, CLIENTS) as ledger:
-        ledger._owner = os.getpid() + 1  # what a child sees, without forking a threaded process
+        child = os.getpid() + 1  # what a child sees, without forking a threaded process
+        monkeypatch.setattr(os, "getpid", lambda: child)
         with pytest.raises(PmtlError, match="one writer"):
             ledger.charge("a", 0, FULL)
 

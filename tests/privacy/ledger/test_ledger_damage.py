@@ -9,6 +9,7 @@ import pytest
 from example_ledger import CLIENTS, FULL, copy, fill, head, refused
 
 from pmtl.errors import PmtlError
+from pmtl.privacy.ledger import file as ledger_file
 from pmtl.privacy.ledger.ledger import Ledger
 
 
@@ -85,16 +86,20 @@ def test_edits_are_found_and_named(path, statements, words, write):
     refused(path, words, write)
 
 
-def test_another_journal_mode_is_put_back(path):
+def test_another_journal_mode_is_put_back(path, monkeypatch):
+    opened, connect = [], ledger_file.connect
     fill(path)
+    monkeypatch.setattr(
+        ledger_file, "connect", lambda path: opened.append(connect(path)) or opened[-1]
+    )
     tool = sqlite3.connect(path)
     assert tool.execute("PRAGMA journal_mode = WAL").fetchone() == ("wal",)
     tool.close()
     with Ledger.open(path, write=False) as ledger:
         assert ledger.verify() == 6
     with Ledger.open(path) as ledger:
-        assert ledger._db.execute("PRAGMA journal_mode").fetchone() == ("delete",)
-        assert ledger._db.execute("PRAGMA synchronous").fetchone() == (3,)  # EXTRA
+        assert opened[-1].execute("PRAGMA journal_mode").fetchone() == ("delete",)
+        assert opened[-1].execute("PRAGMA synchronous").fetchone() == (3,)  # EXTRA
         ledger.charge("a", 3, FULL)
 
 

@@ -16,8 +16,8 @@ from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 CHANNEL = "pmtl"
 ASK, PING, ECHO = "ask", "ping", "echo"
 PING_BYTES = 16  #: of the number of a site's process
-_PING_SECONDS, _PING_EVERY = 3.0, 2.0
-_GIVE_UP = 30.0  # Seconds without a sign of life after which the server stops waiting for a site.
+_PING_SECONDS, PING_EVERY = 3.0, 2.0
+GIVE_UP = 30.0  # Seconds without a sign of life after which the server stops waiting for a site.
 
 
 class CellTransport:
@@ -148,13 +148,13 @@ class _Pending:
         self.lost: frozenset[str] = frozenset()
         self._alive = dict(alive)
         self._answered = dict.fromkeys(alive, time.monotonic())
-        self._next = time.monotonic() + _PING_EVERY
+        self._next = time.monotonic() + PING_EVERY
 
     def due(self) -> bool:
         """Whether it is time to ping again."""
         if time.monotonic() < self._next:
             return False
-        self._next = time.monotonic() + _PING_EVERY
+        self._next = time.monotonic() + PING_EVERY
         return True
 
     def answered(self, asked: frozenset[str], numbers: Mapping[str, bytes]) -> None:
@@ -164,6 +164,6 @@ class _Pending:
         self.lost |= {
             site
             for site in asked
-            if now - self._answered[site] > _GIVE_UP
+            if now - self._answered[site] > GIVE_UP
             or (site in numbers and numbers[site] != self._alive[site])
         }

@@ -28,7 +28,7 @@ from pmtl.storage import exclusive
 
 _GRACE = 15.0  # Seconds that a process has to end by itself.
 _CONFIG_ERROR = 2  # The status of a process that cannot start and has said why.
-_CRASHES, _WITHIN = 5, 300.0  # Give up after 5 crashes within 300 seconds.
+CRASHES, _WITHIN = 5, 300.0  # Give up after 5 crashes within 300 seconds.
 
 
 def supervise(kit: Path, say: Callable[[str], None]) -> None:
@@ -78,9 +78,9 @@ def _keep_running(kit: Path, say: Callable[[str], None]) -> None:
             now = time.monotonic()
             crashes = [*(t for t in crashes if now - t < _WITHIN), now]
             log = kit / "log.txt"
-            if len(crashes) >= _CRASHES:
+            if len(crashes) >= CRASHES:
                 raise PmtlError(
-                    f"The process ended {_CRASHES} times within {_WITHIN:g} seconds, at last with "
+                    f"The process ended {CRASHES} times within {_WITHIN:g} seconds, at last with "
                     f"status {child.returncode}: read {log}."
                 )
             say(f"The process ended with status {child.returncode} ({log}); it starts again.")

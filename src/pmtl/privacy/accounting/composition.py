@@ -46,7 +46,7 @@ from pmtl.privacy.sampling import SamplingScheme, find_scheme
 # log(largest / smallest) / 4096 per group, mostly far less than 0.1%.
 _MOST_VALUES, _MOST_OF_A_GROUP = 4096, 1024
 # The probability that is left out of the sum in `distance`, and added to the result.
-_DISTANCE_TAIL = 1e-9
+DISTANCE_TAIL = 1e-9
 # The points of the grid for all releases with full participation.
 _MOST_POINTS_FULL = 200_000
 
@@ -109,7 +109,7 @@ def distance(events: Mapping[GaussianEvent, int]) -> float:
     groups = grouped(events)
     if any(not group.z > 0 for group in groups):
         return 1.0
-    values, weights, missed = _mixture(groups, tail=_DISTANCE_TAIL)
+    values, weights, missed = _mixture(groups, tail=DISTANCE_TAIL)
     # 2Φ(μ/2) − 1 for each.
     apart = load("scipy.special").erf(np.sqrt(values / 8))
     return min(1.0, float(weights @ apart) + missed)

@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 # A root is found to one part in 10^13; this factor makes it a bound.
 SAFE = 1 + 1e-12
 # The most steps of a search for a root. Halving the whole range of float64 takes 2,100.
-_MOST_STEPS = 5000
+MOST_STEPS = 5000
 
 
 def log_delta(epsilon: Any, mu: Any) -> Any:
@@ -96,7 +96,7 @@ def root(falling: Callable[[float], float], low: float, high: float) -> float:
     """Where a falling function, positive at `low` and not at `high`, crosses zero: never too small,
     and too large by at most two parts in 10^12. `high` if the search does not converge."""
     brentq = load("scipy.optimize").brentq
-    precision = {"xtol": 5e-324, "rtol": 1e-13, "maxiter": _MOST_STEPS}
+    precision = {"xtol": 5e-324, "rtol": 1e-13, "maxiter": MOST_STEPS}
     found, how = brentq(falling, low, high, **precision, full_output=True, disp=False)
     return min(SAFE * float(found), SAFE * high) if how.converged else high
 

@@ -23,7 +23,7 @@ from pmtl.privacy.ledger.chain import PLACEHOLDERS, RESTORE, Entry, next_entry, 
 FORMAT = 2
 READABLE = (1, 2)
 APPLICATION = 0x706D746C  # "pmtl", SQLite's application_id
-_SCHEMA = (
+SCHEMA = (
     "CREATE TABLE entries (sequence INTEGER PRIMARY KEY, time TEXT NOT NULL, kind TEXT NOT NULL, "
     "run TEXT, round INTEGER, payload TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL)",
     "CREATE TRIGGER no_update BEFORE UPDATE ON entries "
@@ -92,7 +92,7 @@ def write_new(path: Path, population: dict[str, Any]) -> None:
         db.execute("BEGIN IMMEDIATE")
         db.execute(f"PRAGMA application_id = {APPLICATION}")
         set_format(db)
-        for statement in _SCHEMA:
+        for statement in SCHEMA:
             db.execute(statement)
         genesis = next_entry(None, "genesis", None, None, values)
         db.execute(f"INSERT INTO entries VALUES ({PLACEHOLDERS})", genesis)
@@ -122,7 +122,7 @@ def read_rows(db: sqlite3.Connection, path: Path) -> tuple[int, list[tuple[Any, 
         if faults != ["ok"]:
             raise PmtlError(f"{path} is damaged ({faults[0]}). To go on, {RESTORE}.")
         schema = [row[0] for row in db.execute("SELECT sql FROM sqlite_master ORDER BY rowid")]
-        if schema != list(_SCHEMA):
+        if schema != list(SCHEMA):
             raise PmtlError(
                 f"{path} cannot be trusted: its tables or the triggers that forbid changes were "
                 f"changed. To go on, {RESTORE}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,14 +13,10 @@ from scipy import stats
 
 pytest.importorskip("nvflare", reason="NVFLARE is an extra: pip install 'pmtl[federation]'")
 
-from loopback import HERE, loopback, wait_until
-
-sys.path.insert(0, str(HERE.parent))
-sys.path.insert(0, str(HERE.parents[1] / "secure_aggregation"))
-
 from certificates import Authority
+from loopback import loopback, wait_until
 from misbehaviour import PHASES, words_of
-from test_secure_runs import Spy, hidden, run, secure
+from secure_runs import Spy, hidden, run, secure
 from three_sites import SITES, write_tables
 
 from pmtl import storage as files
@@ -31,8 +27,8 @@ from pmtl.runs.result import load_run
 from pmtl.secure_aggregation import protocol
 from pmtl.secure_aggregation.protocol import unmasked
 
-#: `tests/federation/test_demo.py` hides uploads between real processes, and test_secure_attacks.py
-#: there attacks in one; here both come together, at length.
+#: `tests/federation/test_demo.py` hides uploads between real processes, and
+#: test_federation_secure_attacks.py there attacks in one; here both come together, at length.
 pytestmark = pytest.mark.thorough
 
 ROUNDS = 60
@@ -45,7 +41,9 @@ def federation(tmp_path_factory):
     """A server and three sites, started by our commands, with other parties' code in them."""
     folder = tmp_path_factory.mktemp("federation")
     (folder / "limits.toml").write_text("[limits]\nepsilon = 100\nsecure = true\ncolluders = 1\n")
-    path = os.pathsep.join([str(HERE / "hooks"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join(
+        [str(Path(__file__).with_name("hooks")), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
     reading = ("--client-column", "client", "--target", "target", "--limits")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", path)
@@ -154,7 +152,7 @@ def test_a_server_that_attacks_is_refused_by_the_sites(federation):
 
 @pytest.mark.thorough
 def test_a_site_that_is_killed_in_each_phase(federation):
-    """In one process, `test_secure_attacks.py` lets a site leave in each phase."""
+    """In one process, `test_federation_secure_attacks.py` lets a site leave in each phase."""
     rounds = 8
     federation.job("run", "--name", "kills", "--rounds", rounds, *SETTINGS, "--no-wait")
     end = _public(federation, "kills") / "privacy.json"  # Each start of a process takes seconds.

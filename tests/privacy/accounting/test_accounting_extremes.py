@@ -256,7 +256,7 @@ class TestSearches:
             assert exact_delta(epsilon, mu) <= mpmath.mpf(delta) * (1 + mpmath.mpf(10) ** -15)
 
     def test_a_root_that_is_not_found_is_the_safe_end(self, monkeypatch):
-        monkeypatch.setattr(gaussian, "_MOST_STEPS", 3)
+        monkeypatch.setattr(gaussian, "MOST_STEPS", 3)
         assert gaussian.root(lambda x: 1.0 - x * x * x, 0.0, 1e200) == 1e200
 
     def test_few_of_very_many_participations_are_told_apart_and_none_is_lost(self):

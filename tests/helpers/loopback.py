@@ -16,7 +16,6 @@ from typing import Any
 
 import psutil
 
-HERE = Path(__file__).parent
 WAIT = 180.0  # Seconds for anything; a busy machine is no reason to fail.
 
 

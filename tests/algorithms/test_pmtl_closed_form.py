@@ -105,7 +105,7 @@ def test_mean_estimation_never_beats_the_bound_of_the_text_and_ends_on_it():
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
 def test_a_server_step_of_q_over_m_keeps_the_shared_model_at_the_mean(ridge, sampling):
-    """With a part of the clients, Algorithm 1 as printed does not; see test_theory."""
+    """With a part of the clients, Algorithm 1 as printed does not; see test_pmtl_theory."""
     plan = PrivacyPlan(ridge.m, 2, sampling, float("inf"), 0.0, 200, 1e-3)
     model = build_model("linear", ridge.input_shape, 1, ridge.task, 0)
     local = LocalTraining(steps=2, batch=0, lr=0.05)

@@ -1,7 +1,7 @@
 """Train to the end once; then again, killed at random instants and resumed, until it is done.
 
-Run by `test_resume.py` as a program of its own: it imports torch once and forks for every attempt,
-so that a dozen kills take seconds.
+Run by `test_training_resume.py` as a program of its own: it imports torch once and forks for every
+attempt, so that a dozen kills take seconds.
 """
 
 import json

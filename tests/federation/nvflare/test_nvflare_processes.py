@@ -7,23 +7,22 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytest.importorskip("nvflare", reason="NVFLARE is an extra: pip install 'pmtl[federation]'")
 
-from loopback import HERE, environment, loopback
-
-sys.path.insert(0, str(HERE.parent))
-
+from loopback import environment, loopback
 from three_sites import coordinate, job, services, write_tables
 
 from pmtl import storage as files
 from pmtl.federation.nvflare.kits import provision
 from pmtl.runs.result import load_run
 
-PAGE = HERE.parents[2] / "docs/federation.md"
+ROOT = Path(__file__).parents[3]
+PAGE, PROGRAM = ROOT / "docs/federation.md", ROOT / "tests/programs/intruder.py"
 SETTINGS = ("--algorithm", "pmtl:lam=0.3", "--epsilon", 8, "--rounds", 3, "--steps", 2,
             "--batch", 4, "--hardened", "--seed", 3)  # fmt: skip
 
@@ -58,7 +57,7 @@ def _stolen(federation, folder):
 
 def _intruder(*arguments: object) -> str:
     done = subprocess.run(
-        [sys.executable, str(HERE / "intruder.py"), *map(str, arguments)],
+        [sys.executable, str(PROGRAM), *map(str, arguments)],
         capture_output=True, text=True, timeout=180, check=False, env=environment(),
     )  # fmt: skip
     return done.stdout
@@ -102,7 +101,7 @@ def test_nobody_enters_without_a_certificate_of_this_federation(federation, tmp_
 
 def test_a_site_cannot_claim_another_name(federation, tmp_path):
     kit = _stolen(federation, tmp_path)
-    command = [sys.executable, str(HERE / "intruder.py"), "claim", str(kit), "b"]
+    command = [sys.executable, str(PROGRAM), "claim", str(kit), "b"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, env=environment(), **quiet) as claiming:
         federation.wait_for("server", "authenticated as 'a' but claimed endpoint 'b'")

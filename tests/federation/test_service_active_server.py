@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_secure_runs import PMTL, Spy, hidden, run, secure
+from secure_runs import PMTL, Spy, hidden, run, secure
 from three_sites import job, services, write_tables
 
 from pmtl.errors import PublicError

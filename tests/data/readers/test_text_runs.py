@@ -15,7 +15,7 @@ from pmtl.errors import PmtlError
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.training import resume
 
-COMMITS = Path(__file__).parents[3] / "shared" / "data" / "commit_tags" / "commit_tags.tsv.gz"
+COMMITS = Path(__file__).parents[4] / "shared" / "data" / "commit_tags" / "commit_tags.tsv.gz"
 
 
 @pytest.fixture

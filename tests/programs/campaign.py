@@ -1,7 +1,8 @@
 """`make crash`: many runs of `killed.py`, each with kills at other instants, and what came of them.
 
-Not a test by itself (`test_resume.py` runs one such campaign); its figures are in docs/privacy.md.
-With PMTL_MEMORY_LIMIT=0 the clients' vectors lie on disk, and finished runs have no checkpoint.
+Not a test by itself (`test_training_resume.py` runs one such campaign); its figures are in
+docs/privacy.md. With PMTL_MEMORY_LIMIT=0 the clients' vectors lie on disk, and finished runs have
+no checkpoint.
 """
 
 import filecmp

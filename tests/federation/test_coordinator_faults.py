@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from three_sites import SITES, InProcess, coordinate, job, services, write_tables
+from three_sites import SITES, Faulty, coordinate, job, services, write_tables
 
 from pmtl import storage as files
 from pmtl.errors import Interrupted, PmtlError
@@ -24,25 +24,6 @@ PMTL = {
     "privacy": {"epsilon": 8.0, "rounds": 5, "hardened": True},
 }
 SECRET = {**PMTL, "mode": "production", "seed": None, "ledger": "(at the server)"}
-
-
-class Faulty(InProcess):
-    """Sites whose answers a function may change: `twist(site, message, answer)`."""
-
-    def __init__(self, sites, twist):
-        super().__init__({site: service.handle for site, service in sites.items()})
-        self.twist = twist
-        self.asked = []
-
-    def ask(self, messages, deadline, wait_for=None):
-        self.asked.append((dict(messages), wait_for))
-        answers = {}
-        for site, content in messages.items():
-            message = Message.from_bytes(content)
-            answer = self.twist(site, message, lambda site=site, c=content: self.handlers[site](c))
-            if answer is not None:
-                answers[site] = answer
-        return answers
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import numpy as np
 from pmtl.data import FederatedData, load
 from pmtl.federation.coordinator import Coordinator, Job
 from pmtl.federation.limits import Limits, SiteSettings
+from pmtl.federation.messages import Message
 from pmtl.federation.server_folder import ServerFolder
 from pmtl.federation.service import SiteService
 from pmtl.federation.transport import Handler
@@ -71,6 +72,25 @@ def services(tables: dict[str, Path], folder: Path, **limits: Any) -> dict[str, 
         site: SiteService(site, SiteSettings(f"{path}:validation=0", folder / site, limits=allowed))
         for site, path in tables.items()
     }
+
+
+class Faulty(InProcess):
+    """Sites whose answers a function may change: `twist(site, message, answer)`."""
+
+    def __init__(self, sites, twist):
+        super().__init__({site: service.handle for site, service in sites.items()})
+        self.twist = twist
+        self.asked = []
+
+    def ask(self, messages, deadline, wait_for=None):
+        self.asked.append((dict(messages), wait_for))
+        answers = {}
+        for site, content in messages.items():
+            message = Message.from_bytes(content)
+            answer = self.twist(site, message, lambda site=site, c=content: self.handlers[site](c))
+            if answer is not None:
+                answers[site] = answer
+        return answers
 
 
 def job(run: str = "r1", summed: bool = False, **config: Any) -> Job:

@@ -3,7 +3,7 @@
     watched.py FOLDER
 
 Prints what others could have read of the private files, and how often it looked. A program of its
-own, because an audit hook cannot be taken away again. (`test_parts.py` runs it.)
+own, because an audit hook cannot be taken away again. (`test_folder_parts.py` runs it.)
 """
 
 import json

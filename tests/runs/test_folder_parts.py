@@ -200,7 +200,11 @@ def test_what_is_private_is_the_owners_alone_whatever_the_umask(umask, tmp_path)
 
 
 def test_no_private_file_is_readable_by_others_even_for_a_moment(tmp_path):
-    command = [sys.executable, str(Path(__file__).with_name("watched.py")), str(tmp_path)]
+    command = [
+        sys.executable,
+        str(Path(__file__).parents[1] / "programs/watched.py"),
+        str(tmp_path),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])

@@ -84,10 +84,10 @@ def test_what_began_in_memory_goes_on_on_disk(small, tmp_path, monkeypatch):
     assert contents(tmp_path / "whole") == contents(path)
 
 
-@pytest.mark.thorough  # test_resume.py kills runs whose vectors are in memory.
+@pytest.mark.thorough  # test_training_resume.py kills runs whose vectors are in memory.
 def test_kill_9_at_any_moment_loses_nothing(tmp_path):
     """Some kills at seeded random instants, then the same bytes as without any."""
-    script = Path(__file__).with_name("killed.py")
+    script = Path(__file__).parents[2] / "programs/killed.py"
     result = subprocess.run(
         [sys.executable, str(script), str(tmp_path), "3", "3", "experiment", "60"],
         capture_output=True,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from test_secure_runs import Spy, hidden, run, secure
+from secure_runs import Spy, hidden, run, secure
 from three_sites import SITES, write_tables
 
 from pmtl.errors import PmtlError
