@@ -152,8 +152,8 @@ def one_noise_for_all_metrics(monkeypatch):
 
     def init(self, *arguments, **options):
         made(self, *arguments, **options)
-        noise = self._gate.noise
-        self._gate.noise = lambda round, shape: noise(round, (1, 1)).expand(shape).clone()
+        noise = self.gate.noise
+        self.gate.noise = lambda round, shape: noise(round, (1, 1)).expand(shape).clone()
 
     monkeypatch.setattr(ReleasedMetrics, "__init__", init)
 

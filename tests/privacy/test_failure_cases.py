@@ -60,7 +60,7 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "an index outside of a client's table": (
-        "that client's upload counts as zero; nobody else's weights are read or moved",
+        "that client's upload counts as zero; no other client's weights are read or moved",
         (
             "tests/models/test_lookup.py::test_an_index_outside_of_its_table_touches_nobody_else",
             "tests/models/test_lookup.py::"
@@ -76,7 +76,7 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
         (GATE + "a_client_that_lies_about_its_sample_count_is_ignored",),
     ),
     "dropout": ("the divisor stays q", (GATE + "dropout_leaves_the_divisor_at_q",)),
-    "Poisson draws nobody": (
+    "Poisson draws no client": (
         "pure noise, charged",
         (GATE + "poisson_that_draws_nobody_publishes_pure_noise_and_is_charged",),
     ),

@@ -140,7 +140,7 @@ def test_hostile_documents(content):
 def test_what_is_not_a_file():
     Path("folder").mkdir()
     for path in ("folder", "nothing.toml", "nul\x00.toml", "folder/nothing/x.toml", "x" * 5000):
-        with pytest.raises(PmtlError, match="cannot be read"):
+        with pytest.raises(PmtlError, match=r"cannot be read|is not a path"):
             read_config(path)
 
 

@@ -38,14 +38,16 @@ def parts_of(model: str, columns: int, classes: int) -> Parts:
     check_count(columns, "columns")
     check_count(classes, "classes")
     name, options = parse_spec(model)
-    if name in _COUNTS:
-        return construct(_COUNTS[name], options, f"model {name}", columns=columns, classes=classes)
+    if name in MODEL_PARTS:
+        return construct(
+            MODEL_PARTS[name], options, f"model {name}", columns=columns, classes=classes
+        )
     if ":" in name or name in entries("model"):
         raise PmtlError(
             f"The parameters of {name!r} cannot be counted from public numbers: give their number "
             "with --parameters instead of --model."
         )
-    raise unknown("model whose parameters can be counted named", name, _COUNTS)
+    raise unknown("model whose parameters can be counted named", name, MODEL_PARTS)
 
 
 def check_count(value: object, name: str) -> int:
@@ -109,7 +111,7 @@ def _pixels(model: str, columns: int, needed: int) -> None:
         )
 
 
-_COUNTS: dict[str, Callable[..., Parts]] = {
+MODEL_PARTS: dict[str, Callable[..., Parts]] = {
     "auto": _linear,
     "logistic": _linear,
     "linear": _linear,

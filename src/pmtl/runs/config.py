@@ -280,7 +280,7 @@ def _refuse_misplaced(values: Mapping[str, Any], kind: type[TrainConfig]) -> Non
                 problems.append(
                     f'{name} is an option of the data: write data = "FILE:{in_spec(name)}=…".'
                 )
-            elif name in _FEDERATION_SETTINGS and name not in known:
+            elif name in FEDERATION_SETTINGS and name not in known:
                 problems.append(
                     f"{name} is only for pmtl federation run: this run has no server. Leave it out."
                 )
@@ -294,7 +294,7 @@ def _refuse_misplaced(values: Mapping[str, Any], kind: type[TrainConfig]) -> Non
 
 
 #: Settings of `pmtl federation run` only.
-_FEDERATION_SETTINGS = ("secure_aggregation", "colluders")
+FEDERATION_SETTINGS = ("secure_aggregation", "colluders")
 
 
 def merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,10 +28,10 @@ from pmtl.options import declared, tables
 from pmtl.personalize.methods import METHODS
 from pmtl.personalize.settings import DEFAULT_LAMS, FinetuneSettings
 from pmtl.planning.advice import Question
-from pmtl.planning.sizes import _COUNTS
+from pmtl.planning.sizes import MODEL_PARTS
 from pmtl.privacy.plan import PrivacyRequest
 from pmtl.report.page.page import write_report
-from pmtl.runs.config import _FEDERATION_SETTINGS, Reading, TrainConfig
+from pmtl.runs.config import FEDERATION_SETTINGS, Reading, TrainConfig
 from pmtl.runs.result import Run
 from pmtl.spec import parse_spec
 
@@ -137,14 +137,14 @@ def test_there_is_nothing_else():
 
 
 def test_the_settings_of_federations_are_named_where_they_are_refused():
-    assert set(_FEDERATION_SETTINGS) == set(declared(FederationConfig)) - set(declared(TrainConfig))
+    assert set(FEDERATION_SETTINGS) == set(declared(FederationConfig)) - set(declared(TrainConfig))
 
 
 def test_models_and_methods_have_the_defaults_that_their_help_names():
     for spec in re.findall(r"(\w+\[:[\w=,]+\])", declared(TrainConfig)["model"].about.help):
         name, options = parse_spec(spec.replace("[", "").removesuffix("]"))
         assert options
-        for build in (MODELS[name], _COUNTS[name]):
+        for build in (MODELS[name], MODEL_PARTS[name]):
             taken = inspect.signature(build).parameters
             assert options == {key: str(taken[key].default) for key in options}
     assert {

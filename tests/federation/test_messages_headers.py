@@ -6,8 +6,8 @@ import json
 
 import numpy as np
 import pytest
-from test_faults import PMTL, Faulty
-from three_sites import coordinate, job, services, write_tables
+from test_coordinator_faults import PMTL
+from three_sites import Faulty, coordinate, job, services, write_tables
 
 from pmtl.errors import PublicError
 from pmtl.federation import messages
