@@ -23,7 +23,7 @@ from pmtl.cli.federation.commands import run as federation_run
 from pmtl.cli.finetune import finetune as finetune_command
 from pmtl.cli.train import train as train_command
 from pmtl.options import check_options, declared, option, rounds_only, tables
-from pmtl.privacy.plan import PrivacyRequest
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.runs.config import Reading, TrainConfig, parse_config
 from pmtl.simulation import LocalTraining
 from pmtl.storage import read_toml

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pmtl.privacy.plan import PrivacyRequest
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.privacy.statement.meaning import success
 from pmtl.privacy.statement.statement import make_statement
 

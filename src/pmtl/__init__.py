@@ -20,6 +20,7 @@ from pmtl.errors import PmtlError, did_you_mean
 if TYPE_CHECKING:
     from pmtl.algorithms import Algorithm as Algorithm
     from pmtl.algorithms import build_algorithm as build_algorithm
+    from pmtl.client.batches import LocalTraining as LocalTraining
     from pmtl.data import FederatedData as FederatedData
     from pmtl.data import Schema as Schema
     from pmtl.data import load as load
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from pmtl.planning.advice import Plan as Plan
     from pmtl.planning.advice import plan as plan
     from pmtl.privacy.plan import PrivacyPlan as PrivacyPlan
-    from pmtl.privacy.plan import PrivacyRequest as PrivacyRequest
+    from pmtl.privacy.request import PrivacyRequest as PrivacyRequest
     from pmtl.report.run_verdict import verdict as verdict
     from pmtl.report.verdict import Verdict as Verdict
     from pmtl.runs.callbacks import Callback as Callback
@@ -40,24 +41,25 @@ if TYPE_CHECKING:
     from pmtl.runs.result import load_run as load_run
     from pmtl.runs.training import resume as resume
     from pmtl.runs.training import train as train
-    from pmtl.simulation import LocalTraining as LocalTraining
     from pmtl.simulation import join_team as join_team
 
 _NAMES = {
     "algorithms": ("Algorithm", "build_algorithm"),
+    "client.batches": ("LocalTraining",),
     "data": ("FederatedData", "Schema", "load"),
     "experiments.compare": ("compare",),
     "export": ("Exported", "export_model"),
     "personalize.finetuning": ("finetune",),
     "personalize.result": ("Finetuned", "load_finetuned"),
     "planning.advice": ("Plan", "plan"),
-    "privacy.plan": ("PrivacyPlan", "PrivacyRequest"),
+    "privacy.plan": ("PrivacyPlan",),
+    "privacy.request": ("PrivacyRequest",),
     "report.run_verdict": ("verdict",),
     "report.verdict": ("Verdict",),
     "runs.callbacks": ("Callback",),
     "runs.result": ("Run", "load_run"),
     "runs.training": ("resume", "train"),
-    "simulation": ("LocalTraining", "join_team"),
+    "simulation": ("join_team",),
 }
 _MODULES = {name: f"pmtl.{module}" for module, names in _NAMES.items() for name in names}
 

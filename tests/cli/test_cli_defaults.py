@@ -29,7 +29,7 @@ from pmtl.personalize.methods import METHODS
 from pmtl.personalize.settings import DEFAULT_LAMS, FinetuneSettings
 from pmtl.planning.advice import Question
 from pmtl.planning.sizes import MODEL_PARTS
-from pmtl.privacy.plan import PrivacyRequest
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.report.page.page import write_report
 from pmtl.runs.config import FEDERATION_SETTINGS, Reading, TrainConfig
 from pmtl.runs.result import Run

@@ -9,7 +9,7 @@ import pytest
 from pmtl.experiments.compare import Grid, compare
 from pmtl.experiments.sweep.summary import prices
 from pmtl.privacy.accounting import selection
-from pmtl.privacy.plan import PrivacyRequest
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.report.tables import comparison_markdown
 from pmtl.runs.config import TrainConfig
 

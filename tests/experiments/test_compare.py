@@ -18,7 +18,7 @@ from pmtl.experiments.compare import (
     write_plan,
 )
 from pmtl.privacy.ledger.ledger import Ledger
-from pmtl.privacy.plan import PrivacyRequest
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.runs.config import TrainConfig
 from pmtl.simulation import LocalTraining
 

@@ -12,7 +12,7 @@ from pmtl.data import load
 from pmtl.experiments.compare import Grid, compare, resume_comparison
 from pmtl.experiments.compare_verdict import verdicts
 from pmtl.privacy.accounting import selection
-from pmtl.privacy.plan import PrivacyRequest
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.result import load_run
 from pmtl.simulation import LocalTraining

@@ -16,7 +16,7 @@ import pmtl
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
 from pmtl.planning import payoff
-from pmtl.privacy.plan import PrivacyRequest
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.runs.config import read_config
 
 

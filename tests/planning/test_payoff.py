@@ -15,7 +15,8 @@ from pmtl.algorithms.default.exact import Sizes
 from pmtl.algorithms.default.pooling import Pooling
 from pmtl.planning import payoff
 from pmtl.privacy.accounting import accountant, gaussian
-from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.server.resolve import resolve_algorithm
 
 CLIENTS = st.integers(2, 10**6)

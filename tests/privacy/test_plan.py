@@ -10,7 +10,8 @@ import pytest
 
 from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import accountant
-from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest, default_delta
+from pmtl.privacy.plan import PrivacyPlan, default_delta
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.privacy.sampling import default_sampling
 
 GOOD = {
@@ -163,7 +164,7 @@ def test_a_machine_that_trains_needs_neither_torch_nor_an_accountant_for_its_pla
         "for name in ('torch', 'scipy', 'dp_accounting', 'pydantic'): sys.modules[name] = None\n"
         "import numpy as np\n"
         "from pmtl.errors import PmtlError\n"
-        "from pmtl.privacy.plan import PrivacyRequest\n"
+        "from pmtl.privacy.request import PrivacyRequest\n"
         "plan = PrivacyRequest(noise=0.1, cohort=5).resolve(20)\n"
         "plan.sampler(1, np.arange(20, dtype=np.uint64)).draw(0)\n"
         "try: plan.epsilon()\n"

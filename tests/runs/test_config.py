@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pmtl.algorithms import PMTL, ClusteredPMTL
 from pmtl.cli.options import make_config
 from pmtl.errors import PmtlError
-from pmtl.privacy.plan import PrivacyRequest
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.runs.config import IN_MEMORY, TrainConfig, algorithm_spec, merge, read_config
 from pmtl.simulation import LocalTraining
 

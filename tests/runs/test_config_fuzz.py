@@ -18,7 +18,7 @@ from pmtl.algorithms import ALGORITHMS, build_algorithm
 from pmtl.data import FederatedData, load, synthetic
 from pmtl.errors import PmtlError
 from pmtl.models import build_model
-from pmtl.privacy.plan import PrivacyRequest
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.runs.config import TrainConfig, read_config
 from pmtl.simulation import LocalTraining
 from pmtl.spec import format_spec, parse_spec

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import pmtl
 from pmtl.experiments.compare import Grid, compare, resume_comparison
 from pmtl.privacy.ledger.ledger import Ledger
-from pmtl.privacy.plan import PrivacyRequest
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.folder import RunFolder
 from pmtl.simulation import LocalTraining

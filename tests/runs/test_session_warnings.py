@@ -11,7 +11,7 @@ import torch
 
 import pmtl
 from pmtl.privacy.ledger.ledger import Ledger
-from pmtl.privacy.plan import DEFAULT_CLIP, PrivacyRequest
+from pmtl.privacy.request import DEFAULT_CLIP, PrivacyRequest
 from pmtl.runs.config import TrainConfig
 
 DIVERGES = {"local": {"steps": 50, "batch": 0, "lr": 100.0}, "evaluate_every": 0}

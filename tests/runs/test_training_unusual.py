@@ -13,7 +13,8 @@ from scipy import sparse
 import pmtl
 from pmtl.algorithms import ClusteredPMTL
 from pmtl.experiments.compare import Cell, Grid, compare
-from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.folder import RunFolder
 from pmtl.simulation import LocalTraining

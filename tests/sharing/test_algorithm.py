@@ -27,7 +27,7 @@ from pmtl.messages import UPLOAD, RoundMessage
 from pmtl.models import build_model
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Release
-from pmtl.runs.personal import personal_models
+from pmtl.runs.personal_file import personal_models
 from pmtl.server import Server
 from pmtl.sharing import SharedPart, build_share, share_part
 from pmtl.simulation import simulate

@@ -15,7 +15,7 @@ from weights import personal, shared
 import pmtl
 from pmtl.experiments.compare import Grid, compare
 from pmtl.privacy.ledger.ledger import Ledger
-from pmtl.privacy.plan import PrivacyRequest
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.runs.config import TrainConfig, read_config
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.training import with_absolute_paths

@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 from pmtl.errors import PmtlError, PmtlWarning
 from pmtl.privacy.accounting import gaussian, selection
-from pmtl.privacy.plan import PrivacyRequest
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.sklearn import PMTLClassifier, search_cost
 
 FOLDS = KFold(2, shuffle=True, random_state=0)

@@ -15,14 +15,8 @@ from functools import lru_cache
 
 from pmtl.errors import PmtlError
 from pmtl.options import check_options, option, same_option
-from pmtl.privacy.plan import (
-    DEFAULT_CLIP,
-    DEFAULT_EPSILON,
-    PrivacyPlan,
-    PrivacyRequest,
-    check_epsilon,
-    default_delta,
-)
+from pmtl.privacy.plan import PrivacyPlan, check_epsilon, default_delta
+from pmtl.privacy.request import DEFAULT_CLIP, DEFAULT_EPSILON, PrivacyRequest
 
 CONFIDENCE = 0.999
 

@@ -11,7 +11,7 @@ from pmtl.algorithms import build_algorithm
 from pmtl.cli import options as opt
 from pmtl.errors import PmtlError
 from pmtl.experiments.sweep.grid import Grid, parse_axes
-from pmtl.privacy.plan import DEFAULT_EPSILON
+from pmtl.privacy.request import DEFAULT_EPSILON
 from pmtl.storage import next_numbered, write_text
 
 

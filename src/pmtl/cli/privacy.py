@@ -15,7 +15,8 @@ import typer
 
 from pmtl.cli import options as opt
 from pmtl.errors import PmtlError
-from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.views.run_view import epsilon_number
 
 app = typer.Typer(

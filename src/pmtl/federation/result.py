@@ -24,7 +24,7 @@ from pmtl.models import FlatModel
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.runs.config import IN_MEMORY
 from pmtl.runs.folder import KEY_BYTES, RunFolder
-from pmtl.runs.personal import personal_models
+from pmtl.runs.personal_file import personal_models
 from pmtl.runs.preparation import facts_of
 from pmtl.runs.result import statement_of
 from pmtl.sharing import PublicInputs

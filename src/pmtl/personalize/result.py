@@ -23,7 +23,7 @@ from pmtl.errors import PmtlError
 from pmtl.models import FlatModel
 from pmtl.runs.facts import versions
 from pmtl.runs.folder import make_private, save_statement
-from pmtl.runs.personal import Personal, PersonalFile, write_personal
+from pmtl.runs.personal_file import Personal, PersonalFile, write_personal
 from pmtl.runs.result import Run, load_run, statement_of
 from pmtl.simulation import Metrics, Weights
 from pmtl.spec import from_values, take_format

@@ -15,7 +15,8 @@ from pmtl.errors import PmtlError
 from pmtl.linear_sharing import LinearSizes
 from pmtl.options import declared, option, takes_settings
 from pmtl.planning import payoff, plan_text, sizes
-from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.runs.config import TrainConfig, privacy_of
 from pmtl.spec import explain_wrong_calls
 

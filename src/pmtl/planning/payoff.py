@@ -13,7 +13,7 @@ clip cancels. ρ is private and is not known beforehand, so a plan computes seve
 A vote of the clients on K cells (how strongly to share) is one more release with all clients: with
 the share s of μ² its noise has the norm 2√K/(m·μ·√s) against votes of norm 1.
 
->>> from pmtl.privacy.plan import PrivacyRequest
+>>> from pmtl.privacy.request import PrivacyRequest
 >>> round(reach(PrivacyRequest(epsilon=2, delta=1 / 205).resolve(205)), 1)  # 205 · 0.817 / 2
 83.7
 """

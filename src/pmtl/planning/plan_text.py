@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pmtl.options import declared
 from pmtl.planning import sizes
 from pmtl.planning.payoff import ALONE, MODERATE, READABLE_VOTE_NOISE, SHARE
-from pmtl.privacy.plan import PrivacyRequest
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.views.run_view import epsilon_number
 
 if TYPE_CHECKING:

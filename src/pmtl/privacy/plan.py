@@ -23,21 +23,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.errors import PmtlError
-from pmtl.options import check_options, option
 from pmtl.privacy.sampler import Sampler
 from pmtl.privacy.sampling import (
-    SCHEMES,
     Recorded,
     SamplingScheme,
-    default_sampling,
     find_scheme,
     is_library_scheme,
 )
 from pmtl.spec import unknown
 
 ADJACENCY = "replace-one"
-DEFAULT_EPSILON = 2.0
-DEFAULT_CLIP, DEFAULT_ROUNDS = 0.5, 20
 
 #: The largest counts, the range of ε and the least δ. Outside these, float64 has too few digits.
 MOST = {"clients": 10**12, "cohort": 10**12, "rounds": 10**9}
@@ -47,7 +42,7 @@ LEAST_DELTA = 1e-300
 
 def default_delta(clients: int) -> float:
     """1/(10m). The paper's δ = 1/m would allow publishing the data of one random client."""
-    return 1 / (10 * _count(clients, "clients"))
+    return 1 / (10 * count_of(clients, "clients"))
 
 
 @dataclass(frozen=True)
@@ -77,9 +72,9 @@ class PrivacyPlan:
     def __post_init__(self) -> None:
         # NumPy scalars become Python numbers, so that a plan can always be written as JSON.
         for name in ("clients", "cohort", "rounds"):
-            object.__setattr__(self, name, _count(getattr(self, name), name))
+            object.__setattr__(self, name, count_of(getattr(self, name), name))
         for name, words in (("clip_norm", "clip norm"), ("noise_std", "noise"), ("delta", "delta")):
-            object.__setattr__(self, name, _number(getattr(self, name), words))
+            object.__setattr__(self, name, number_of(getattr(self, name), words))
         if self.cohort > self.clients:
             raise PmtlError(
                 f"A cohort of {self.cohort} cannot be drawn from {self.clients} clients: "
@@ -214,100 +209,6 @@ class PrivacyPlan:
         return PrivacyPlan.from_dict, (self.to_dict(),)
 
 
-@dataclass(frozen=True)
-class PrivacyRequest:
-    """What a user asks for; `resolve` makes a plan of it when the number of clients is known.
-
-    In the methods:
-        - clients: m, the number of clients of the federation.
-        - plan: a privacy plan.
-    """
-
-    # The ranges are checked by the plan that `resolve` makes.
-    epsilon: float | None = option(
-        None, help=f"ε for the whole run ({DEFAULT_EPSILON:g} unless given); inf for no privacy."
-    )
-    noise: float | None = option(
-        None, help="σ, the noise's standard deviation on the average; instead of epsilon."
-    )
-    delta: float | None = option(None, help="δ; 1/(10 · clients) unless given.")
-    clip: float | None = option(
-        None,
-        help=f"γ, the largest norm of an upload ({DEFAULT_CLIP:g} unless given; pooling and "
-        "anchored have their own).",
-    )
-    sampling: str | None = option(
-        None,
-        help=", ".join(f"{{{name}}} ({kind.in_help})" for name, kind in SCHEMES.items())
-        + " or a scheme of your own (package.module:Name); full if everybody takes part, else "
-        "poisson.",
-    )
-    cohort: int | None = option(None, help="q, clients a round; everybody unless given.")
-    rounds: int | None = option(
-        None,
-        help=f"T, rounds ({DEFAULT_ROUNDS} unless given; pooling and anchored have their own).",
-    )
-    hardened: bool | None = option(
-        None,
-        help="Draw noise exactly, on a grid of whole numbers; by default only in production.",
-    )
-    metrics: float | None = option(
-        None,
-        help="The share of the budget for average metrics on validation rows, released through "
-        "the gate; 0.1 in production unless given, else 0 and metrics are exact.",
-    )
-    loss_bound: float | None = option(
-        None,
-        help="The largest loss of a client in released metrics; unless given, twice the "
-        "loss of guessing, and 1 for numbers.",
-    )
-
-    def __post_init__(self) -> None:
-        check_options(self)
-
-    @classmethod
-    def of(cls, plan: PrivacyPlan) -> PrivacyRequest:
-        """A request for exactly this plan."""
-        return cls(
-            noise=plan.noise_std,
-            delta=plan.delta,
-            clip=plan.clip_norm,
-            sampling=plan.sampling,
-            cohort=plan.cohort,
-            rounds=plan.rounds,
-        )
-
-    def resolve(self, clients: int) -> PrivacyPlan:
-        """The plan for a federation: an ε becomes the least noise that keeps it."""
-        if self.epsilon is not None and self.noise is not None:
-            raise PmtlError(
-                f"Both epsilon ({self.epsilon:g}) and noise ({self.noise:g}) were given, but each "
-                "determines the other: give one of them."
-            )
-        clients = _count(clients, "clients")
-        cohort = clients if self.cohort is None else self.cohort
-        # A plan without noise checks everything else before a calibration that may take a second.
-        plan = PrivacyPlan(
-            clients=clients,
-            cohort=cohort,
-            sampling=default_sampling(clients, cohort) if self.sampling is None else self.sampling,
-            clip_norm=DEFAULT_CLIP if self.clip is None else self.clip,
-            noise_std=0.0 if self.noise is None else self.noise,
-            rounds=DEFAULT_ROUNDS if self.rounds is None else self.rounds,
-            delta=default_delta(clients) if self.delta is None else self.delta,
-        )
-        if self.noise is not None or math.isinf(self.target):
-            return plan
-        from pmtl.privacy.accounting import accountant
-
-        return replace(plan, noise_std=accountant.noise_for(plan, self.target))
-
-    @property
-    def target(self) -> float:
-        """The ε to keep if no noise was given."""
-        return check_epsilon(DEFAULT_EPSILON if self.epsilon is None else self.epsilon)
-
-
 def fields_of(kind: type[Any], values: Mapping[str, Any], what: str) -> dict[str, Any]:
     """The values that `to_dict` wrote, if they are exactly the fields of `kind`."""
     known = [field.name for field in fields(kind)]
@@ -322,7 +223,7 @@ def fields_of(kind: type[Any], values: Mapping[str, Any], what: str) -> dict[str
 
 def check_epsilon(epsilon: float) -> float:
     """The target ε, if it is in the allowed range; inf is no privacy."""
-    epsilon = _number(epsilon, "epsilon")
+    epsilon = number_of(epsilon, "epsilon")
     if not epsilon > 0:
         raise PmtlError(
             f"Epsilon must be greater than 0, but {epsilon:g} was given: choose a positive "
@@ -336,7 +237,8 @@ def check_epsilon(epsilon: float) -> float:
     return epsilon
 
 
-def _count(value: object, name: str) -> int:
+def count_of(value: object, name: str) -> int:
+    """A whole number of at least 1, for the `name` of what is counted."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
         raise PmtlError(f"The number of {name} must be a whole number, but {value!r} was given.")
     if value < 1:
@@ -348,7 +250,8 @@ def _count(value: object, name: str) -> int:
     return int(value)
 
 
-def _number(value: object, name: str) -> float:
+def number_of(value: object, name: str) -> float:
+    """A number, for the `name` of a setting."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
         raise PmtlError(f"The {name} must be a number, but {value!r} was given.")
     return float(value)

@@ -25,7 +25,7 @@ from pmtl.privacy.ledger.events import GaussianEvent, from_list, to_list
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.runs.config import IN_MEMORY, TrainConfig
 from pmtl.sharing import PublicInputs
-from pmtl.simulation import identity
+from pmtl.simulation import code_digest
 from pmtl.spec import from_values, take_format
 
 #: The format of `run.json`. Files of pmtl 0.1 have no number; fields that they lack have defaults.
@@ -246,7 +246,7 @@ def rebuild_model(
     init = None if public is None else public.start
     sizes = (facts.input_shape, facts.outputs, facts.task)
     flat = build_model(spec, *sizes, begin, init, facts.frozen)
-    # Compiled code, which the identity covers, differs between versions of Python.
+    # Compiled code, which the digest covers, differs between versions of Python.
     same_python = facts.python.split(".")[:2] == platform.python_version().split(".")[:2]
     known = facts.model_identity if same_python else None
     if known not in (None, model_identity(flat)):
@@ -268,4 +268,4 @@ def model_identity(model: FlatModel) -> str:
     with torch.no_grad():
         for part in model.layout.parameters:
             parameters[part.name].zero_()
-    return identity(module)
+    return code_digest(module)

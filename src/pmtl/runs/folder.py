@@ -26,7 +26,7 @@ from pmtl.runs.budget import Checkpoint
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.facts import RunFacts, public_facts
 from pmtl.runs.metrics_file import MetricsFile
-from pmtl.runs.personal import Personal, write_personal
+from pmtl.runs.personal_file import Personal, write_personal
 from pmtl.sharing import PublicInputs
 from pmtl.simulation import RunState
 from pmtl.simulation.client_vectors.rows_on_disk import CHECKS

@@ -24,7 +24,8 @@ from pmtl.models.linear.last_layer import last_layer
 from pmtl.privacy.accounting.validation import KIND, evaluations, with_metrics
 from pmtl.privacy.ledger.events import TRAINING
 from pmtl.privacy.ledger.ledger import Ledger
-from pmtl.privacy.plan import DEFAULT_EPSILON, DEFAULT_ROUNDS, PrivacyPlan
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.request import DEFAULT_EPSILON, DEFAULT_ROUNDS
 from pmtl.privacy.statement.warnings import (
     warn_if_noise_exceeds_signal,
     warn_of_delta,
@@ -36,7 +37,7 @@ from pmtl.runs.config import TrainConfig
 from pmtl.runs.facts import RunFacts, fingerprint_of, versions
 from pmtl.server.resolve import auto_algorithm, resolve_algorithm, sizes_of
 from pmtl.sharing import named
-from pmtl.simulation import Simulation, Team, device_of, identity, metric_bounds, simulate
+from pmtl.simulation import Simulation, Team, code_digest, device_of, metric_bounds, simulate
 from pmtl.spec import parse_spec
 
 
@@ -300,9 +301,9 @@ def refuse_differences(
         {
             "the data": data.fingerprint(),
             "the settings": to_json([settings, promised, run]),
-            "the model": identity(model.module, model.start()),
-            "the algorithm": identity(method, _billboard_description(method, data)),
-            "the sampling scheme": identity([plan.scheme for plan in plans if plan is not None]),
+            "the model": code_digest(model.module, model.start()),
+            "the algorithm": code_digest(method, _billboard_description(method, data)),
+            "the sampling scheme": code_digest([plan.scheme for plan in plans if plan is not None]),
             "the version of pmtl": f"{software.pop('pmtl')} {_sources()}",
             "the version of Python or torch": to_json(software),
         }

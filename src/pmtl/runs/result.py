@@ -29,7 +29,7 @@ from pmtl.runs.config import IN_MEMORY
 from pmtl.runs.facts import RunFacts, as_trained, check_data, rebuild_model
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.metrics_file import released
-from pmtl.runs.personal import PersonalFile
+from pmtl.runs.personal_file import PersonalFile
 from pmtl.sharing import build_share
 from pmtl.simulation import Metrics, RowTensors, Weights, evaluate
 from pmtl.simulation.custom_metrics import find_metrics

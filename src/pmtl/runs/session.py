@@ -23,7 +23,7 @@ from pmtl.runs.callbacks import Callback, Event, call
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.facts import RunFacts
 from pmtl.runs.folder import RunFolder
-from pmtl.runs.personal import personal_models
+from pmtl.runs.personal_file import personal_models
 from pmtl.runs.result import Run, statement_of
 from pmtl.simulation import Metrics, RoundReport, RunState, Simulation, evaluate
 from pmtl.simulation.custom_metrics import find_metrics

@@ -19,7 +19,8 @@ from pmtl.data.checks import not_a_federation
 from pmtl.errors import PmtlError, PmtlWarning, kind_of
 from pmtl.models import build_model, check_model, start_warnings
 from pmtl.options import takes_settings
-from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.runs.callbacks import Callback, build_callbacks
 from pmtl.runs.config import (
     IN_MEMORY,

@@ -14,7 +14,7 @@ from pmtl.errors import PmtlError
 from pmtl.models import FlatModel, Task
 from pmtl.models.linear.last_layer import last_layer
 from pmtl.models.network.rows import last_places
-from pmtl.privacy.plan import PrivacyRequest
+from pmtl.privacy.request import PrivacyRequest
 
 
 def sizes_of(

@@ -3,10 +3,10 @@
 from pmtl.client.batches import LocalTraining as LocalTraining
 from pmtl.engines.row_tensors import RowTensors as RowTensors
 from pmtl.simulation.client_vectors.store import Store as Store
+from pmtl.simulation.code_digest import code_digest as code_digest
 from pmtl.simulation.evaluation import Metrics as Metrics
 from pmtl.simulation.evaluation import Weights as Weights
 from pmtl.simulation.evaluation import evaluate as evaluate
-from pmtl.simulation.identity import identity as identity
 from pmtl.simulation.released_metrics import ReleasedMetrics as ReleasedMetrics
 from pmtl.simulation.released_metrics import metric_bounds as metric_bounds
 from pmtl.simulation.round_report import RoundReport as RoundReport

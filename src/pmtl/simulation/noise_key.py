@@ -17,7 +17,7 @@ from pmtl.jsontext import to_json
 from pmtl.privacy.noise import Source, WordStream, seeded_source, system_source
 from pmtl.privacy.sampling import is_library_scheme
 from pmtl.server import Server
-from pmtl.simulation.identity import identity
+from pmtl.simulation.code_digest import code_digest
 from pmtl.simulation.sites import Sites
 
 
@@ -35,7 +35,7 @@ class NoiseKey:
         if self._seed is not None:
             plan = server.plan  # It has only the name of its scheme.
             own = () if is_library_scheme(plan.sampling) else (plan.scheme,)
-            self._described = identity(
+            self._described = code_digest(
                 __version__,
                 plan.to_dict(),
                 asdict(sites.local),

@@ -25,7 +25,7 @@ from pmtl.data import FederatedData
 from pmtl.data.client_names import encode
 from pmtl.errors import PmtlError, PmtlWarning
 from pmtl.models import Task
-from pmtl.privacy.plan import DEFAULT_EPSILON, PrivacyRequest
+from pmtl.privacy.request import DEFAULT_EPSILON, PrivacyRequest
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.result import Run
 from pmtl.runs.training import train

@@ -31,7 +31,8 @@ from pmtl.data.client_names import encode
 from pmtl.errors import PmtlError, PmtlWarning
 from pmtl.privacy.accounting import composition, selection
 from pmtl.privacy.ledger.events import Events, GaussianEvent, total
-from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.runs.result import Run
 
 _SEARCH = (

@@ -17,7 +17,7 @@ from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
 from pmtl.models import build_model
 from pmtl.models.network import train
-from pmtl.models.network.cells import CELLS
+from pmtl.models.network.candidates import CELLS
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Release

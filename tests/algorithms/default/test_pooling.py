@@ -20,7 +20,7 @@ from pmtl.algorithms.default.pooling import Pooling
 from pmtl.client.batches import LocalTraining
 from pmtl.errors import PmtlError
 from pmtl.models import build_model
-from pmtl.models.linear import cells
+from pmtl.models.linear import candidates
 from pmtl.models.linear.solve import ClientRows
 from pmtl.privacy.clipping import clip
 from pmtl.privacy.plan import PrivacyPlan
@@ -161,9 +161,9 @@ class TestTheVote:
 
 
 def test_its_cells_are_those_of_the_page():
-    assert [tuple(cell) for cell in cells.AROUND] == AROUND
-    assert cells.ALONE_NUMBERS == ALONE_NUMBERS
-    assert cells.ALONE_CLASSES == ALONE_CLASSES
+    assert [tuple(cell) for cell in candidates.AROUND] == AROUND
+    assert candidates.ALONE_NUMBERS == ALONE_NUMBERS
+    assert candidates.ALONE_CLASSES == ALONE_CLASSES
 
 
 # ---- what leaves a client ----

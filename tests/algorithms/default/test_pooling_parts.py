@@ -15,7 +15,7 @@ from pmtl.algorithms.default.exact import Sizes
 from pmtl.algorithms.default.pooling import Pooling
 from pmtl.data import FederatedData
 from pmtl.errors import PmtlError
-from pmtl.models.linear import cells
+from pmtl.models.linear import candidates
 from pmtl.models.linear.last_layer import LastLayer
 from pmtl.models.linear.public_answers import as_weights, directions, first_map
 from pmtl.models.linear.solve import ClientRows, solve
@@ -235,9 +235,9 @@ def test_clients_that_read_different_billboards_are_refused():
 
 def test_with_many_classes_training_alone_also_tries_freer_intercepts():
     """Their frequencies may differ much; what is voted on stays as it is."""
-    few, many = (cells.alone_penalties("classification", outputs) for outputs in (19, 20))
+    few, many = (candidates.alone_penalties("classification", outputs) for outputs in (19, 20))
     assert many[:3] == [(0.01, 1.0), (0.01, 5.0), (0.01, 30.0)]
-    assert many[3:] == few == cells.alone_penalties("multilabel", 50)
+    assert many[3:] == few == candidates.alone_penalties("multilabel", 50)
 
 
 def test_zeros_of_dense_rows_are_no_words():
@@ -247,21 +247,21 @@ def test_zeros_of_dense_rows_are_no_words():
         ClientRows("classification", x, x[..., :2], torch.ones(1, 4).double(), words=words)
         for words in (True, False)
     )
-    assert float(cells.units_of_words(words)[0, 1]) == pytest.approx(cells.WORDS)
-    assert (cells.units_of_words(others) == 1).all()
+    assert float(candidates.units_of_words(words)[0, 1]) == pytest.approx(candidates.WORDS)
+    assert (candidates.units_of_words(others) == 1).all()
 
 
 def test_small_parts_are_left_out_whoever_else_is_there():
-    parts = torch.full((2, cells.CELLS), 1e-5).double()
+    parts = torch.full((2, candidates.CELLS), 1e-5).double()
     parts[0, 3], parts[0, 5], parts[1, -1] = 0.6, 0.4, 1.0
-    kept, order = cells.without_small(parts)
+    kept, order = candidates.without_small(parts)
     assert order[0].tolist() == [3, 5]
     assert order.shape == (2, 2)
     assert torch.allclose(kept.sum(1), torch.ones(2).double())
     assert int((kept[0] > 0).sum()) == 2
-    alone, _ = cells.without_small(parts[1:])
+    alone, _ = candidates.without_small(parts[1:])
     assert torch.equal(alone[0], kept[1])
-    taken = cells.take(torch.arange(cells.CELLS).expand(2, -1), order)
+    taken = candidates.take(torch.arange(candidates.CELLS).expand(2, -1), order)
     assert torch.equal(taken, order)
 
 
@@ -273,9 +273,9 @@ def test_only_sparse_rows_are_words_in_a_run(dense, monkeypatch):
         names = np.array([f"{k:03d}" for k in np.repeat(np.arange(6), 8)])
         data = FederatedData.from_arrays(x, data.y, names, split, validation=0)
     seen = []
-    real = cells.units_of_words
+    real = candidates.units_of_words
     monkeypatch.setattr(
-        cells, "units_of_words", lambda rows: (seen.append(rows.words), real(rows))[1]
+        candidates, "units_of_words", lambda rows: (seen.append(rows.words), real(rows))[1]
     )
     pmtl.train(data, privacy=2.0)
     assert set(seen) == {not dense}

@@ -28,7 +28,7 @@ from interference import (
 import pmtl
 from pmtl.algorithms.default.exact import Sizes
 from pmtl.algorithms.default.pooling import Pooling
-from pmtl.models.linear.cells import CELLS
+from pmtl.models.linear.candidates import CELLS
 from pmtl.models.linear.solve import ClientRows
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.noise import real, seeded_source

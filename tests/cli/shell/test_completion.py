@@ -25,7 +25,7 @@ from pmtl.export.formats import FORMATS
 from pmtl.models import MODELS
 from pmtl.options import declared
 from pmtl.personalize.methods import METHODS, SELECT
-from pmtl.privacy.plan import PrivacyRequest
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.privacy.sampling import SCHEMES
 from pmtl.runs.callbacks import LIBRARY
 from pmtl.runs.config import TrainConfig
@@ -78,7 +78,7 @@ class Turns(sampling.Full):
 sampling.SCHEMES["turns"] = Turns
 from pmtl.cli.shell.completion import completer
 from pmtl.options import declared
-from pmtl.privacy.plan import PrivacyRequest
+from pmtl.privacy.request import PrivacyRequest
 about = declared(PrivacyRequest)["sampling"].about
 print(completer("sampling", about.names)("tu"))
 assert ", turns (one after the other) or a scheme of your own" in about.help

@@ -16,7 +16,7 @@ from pmtl.experiments.sweep.grid import Cell, Grid, config_of
 from pmtl.experiments.sweep.terms import terms_of
 from pmtl.privacy.accounting import selection
 from pmtl.privacy.ledger.ledger import Ledger
-from pmtl.privacy.plan import PrivacyRequest
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.missing_charges import charge_missing
 from pmtl.runs.result import load_run, statement_of

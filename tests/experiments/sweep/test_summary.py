@@ -10,7 +10,7 @@ from pmtl.experiments.sweep.grid import Candidate
 from pmtl.experiments.sweep.summary import choose, prices, summarise
 from pmtl.privacy.accounting import composition, selection
 from pmtl.privacy.ledger.events import GaussianEvent
-from pmtl.privacy.plan import PrivacyRequest
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.report.tables import chosen_cells, chosen_notes, comparison_markdown, selection_cells
 
 INF = math.inf

@@ -13,7 +13,7 @@ from pmtl.experiments.sweep.grid import (
     parse_axes,
     with_settings,
 )
-from pmtl.privacy.plan import PrivacyRequest
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.runs.config import TrainConfig
 from pmtl.simulation import LocalTraining
 

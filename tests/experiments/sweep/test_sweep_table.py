@@ -11,7 +11,7 @@ import pytest
 
 from pmtl.data import FederatedData, load
 from pmtl.experiments.compare import Grid, compare, resume_comparison
-from pmtl.privacy.plan import PrivacyRequest
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.result import load_run
 from pmtl.simulation import LocalTraining

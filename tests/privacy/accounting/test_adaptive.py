@@ -14,7 +14,8 @@ from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import adaptive, composition, gaussian, renyi
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.ledger.ledger import Ledger
-from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest, default_delta
+from pmtl.privacy.plan import PrivacyPlan, default_delta
+from pmtl.privacy.request import PrivacyRequest
 
 # --- the counterexample: a thousand clients, the default δ, a cap of ε = 2 ---
 

@@ -9,7 +9,8 @@ from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import accountant, composition, gaussian
 from pmtl.privacy.accounting.validation import KIND, evaluations, with_metrics
 from pmtl.privacy.ledger.events import GaussianEvent
-from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.request import PrivacyRequest
 
 M = 200
 

@@ -18,8 +18,8 @@ C · rounds is how far w̃ can move: at most the norm of w⁰, or less, so that 
 w̃ is at most the norm of w⁰: a random start plus such noise is still a random start. With a public
 start, at most a fifth of its norm is allowed. Client k takes the cell with the least n_k · (own
 held-out loss) + A · (published loss), with a correction for noise like pooling's
-(models/network/cells.py). Votes are clipped, so each client multiplies the published vote by the
-norm that its own vote had before clipping. Training alone is one of the cells.
+(models/network/candidates.py). Votes are clipped, so each client multiplies the published vote by
+the norm that its own vote had before clipping. Training alone is one of the cells.
 
 Privacy: every release is the mean over all clients of a vector of norm at most 1, with Gaussian
 noise: one `PrivacyPlan` of T rounds (adaptive composition of Gaussian mechanisms: Dong, Roth & Su
@@ -43,7 +43,7 @@ from pmtl.errors import PmtlError
 from pmtl.models import FlatModel, Layout
 from pmtl.models.linear.solve import ClientRows
 from pmtl.models.linear.target import BINS, level_votes, scaled_rows, size_votes
-from pmtl.models.network.cells import CELLS, PENALTIES, WORST, choose, in_nats, pick
+from pmtl.models.network.candidates import CELLS, PENALTIES, WORST, choose, in_nats, pick
 from pmtl.models.network.rows import Network, NetworkRows, in_target_units
 from pmtl.models.network.train import held_out, held_out_losses, train_path
 

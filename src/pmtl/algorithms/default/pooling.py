@@ -17,14 +17,14 @@ passes the gate, in T releases of equal cost:
    shared instead (models/linear/public_answers.py).
 2. *Rounds* (8 releases): w̃ ← w̃ + C · mean_k clip₁((W_k(w̃; κ) − w̃)/C) + noise. C · rounds is how
    far w̃ moves at first (`reach`); it is larger if there is less noise. While the moves of a round
-   still have the direction of earlier ones, w̃ and C are doubled (models/linear/path.py).
+   still have the direction of earlier ones, w̃ and C are doubled (models/linear/step_size.py).
 3. *Vote* (3 releases of one vector, averaged): client k's mean held-out loss in nats for each of 12
    cells: penalties from "the shared weights as they are" to "almost free", and training alone.
    Each client subtracts its mean over the cells.
 
 Client k takes the mean of its solutions in all cells with weights proportional to
 
-    exp(−n_k · (own held-out loss) − A · (published loss))                (models/linear/cells.py)
+    exp(−n_k · (own held-out loss) − A · (published loss))           (models/linear/candidates.py)
 
 so the vote counts like A more rows. The known noise is taken into account: the published losses are
 shrunk towards zero (James & Stein 1961), training alone is preferred if they are mostly noise, and
@@ -48,9 +48,8 @@ from torch import Tensor
 
 from pmtl.algorithms.default.pooling_base import PoolingBase
 from pmtl.models import Layout
-from pmtl.models.linear import cells
+from pmtl.models.linear import candidates
 from pmtl.models.linear.frequent import most_used, share_norm, use_votes
-from pmtl.models.linear.path import WeightPath
 from pmtl.models.linear.public_answers import (
     answers_as_features,
     as_weights,
@@ -58,6 +57,7 @@ from pmtl.models.linear.public_answers import (
     first_map,
 )
 from pmtl.models.linear.solve import ClientRows, solve
+from pmtl.models.linear.step_size import WeightPath
 from pmtl.models.linear.target import level_votes, scaled_rows, size_votes
 
 #: The penalties in the rounds, for numbers and for classes. A client with one class only would move
@@ -86,7 +86,7 @@ class Pooling(PoolingBase):
         """How many numbers each part of the billboard has."""
         columns, outputs = self._sizes.columns, self._sizes.outputs
         shared_extra = {"frequent": self._used, "answers": self._shared_size}.get(self.share, 0)
-        return [columns * outputs, 2 * outputs, cells.CELLS, 2, shared_extra]
+        return [columns * outputs, 2 * outputs, candidates.CELLS, 2, shared_extra]
 
     def billboard_start(self, common: Tensor) -> Tensor:
         billboard = common.new_zeros(sum(self._sections))
@@ -139,29 +139,31 @@ class Pooling(PoolingBase):
             moved = (solved[:, 0] - weights).flatten(1) / steps[:, :1]
             moved = moved if self.share == "answers" else moved[:, self.places(shared_extra)]
             return share_norm(moved, self._sizes.outputs) if self.frequent else moved
-        _, losses, held = cells.held_out(scaled, *self._grid(weights, rows, steps))
-        losses, _ = cells.own_losses(losses, held, rows)
+        _, losses, held = candidates.held_out(scaled, *self._grid(weights, rows, steps))
+        losses, _ = candidates.own_losses(losses, held, rows)
         return self._vote_upload(losses, rows)
 
     def finish(self, rows: ClientRows, billboard: Tensor) -> Tensor:
         weights, target, vote, steps, _ = self._read(billboard)
         scaled, size, level = scaled_rows(rows, target[:, 0], target[:, 1], self.target != "given")
         centre, penalty = self._grid(weights, rows, steps)
-        found, losses, held = cells.held_out(scaled, centre, penalty)
-        losses, alone_parts = cells.own_losses(losses, held, rows)
-        parts = cells.choose(losses, held, vote, self._vote_noise)
-        split = len(cells.AROUND)
-        parts, order = cells.without_small(parts)
+        found, losses, held = candidates.held_out(scaled, centre, penalty)
+        losses, alone_parts = candidates.own_losses(losses, held, rows)
+        parts = candidates.choose(losses, held, vote, self._vote_noise)
+        split = len(candidates.AROUND)
+        parts, order = candidates.without_small(parts)
         pooled = solve(
             scaled,
-            cells.take(centre, order),
-            cells.take(penalty, order),
-            start=cells.take(found, order),
+            candidates.take(centre, order),
+            candidates.take(penalty, order),
+            start=candidates.take(found, order),
         )
         # Solved separately and from the start, so that it does not depend on published values.
-        alone = cells.mixture(solve(scaled, centre[:, split:], penalty[:, split:]), alone_parts)
-        used = torch.cat([cells.take(parts, order), parts[:, -1:]], 1)
-        personal = cells.mixture(torch.cat([pooled, alone.unsqueeze(1)], 1), used)
+        alone = candidates.mixture(
+            solve(scaled, centre[:, split:], penalty[:, split:]), alone_parts
+        )
+        used = torch.cat([candidates.take(parts, order), parts[:, -1:]], 1)
+        personal = candidates.mixture(torch.cat([pooled, alone.unsqueeze(1)], 1), used)
         models = [_unscaled(model, size, level) for model in (personal, alone)]
         return torch.cat([self.to_vector(model) for model in models], 1)
 
@@ -171,13 +173,13 @@ class Pooling(PoolingBase):
         if self.share == "answers" and rows.start is not None:
             lengths = directions(rows.task, rows.start).square().sum(1)
             uncertainty = uncertainty * torch.cat([torch.ones_like(lengths[:1]), lengths])
-        pooled = 1 / (1 / self._penalties(cells.AROUND, rows) + uncertainty)
-        pairs = cells.alone_penalties(rows.task, self._sizes.outputs)
+        pooled = 1 / (1 / self._penalties(candidates.AROUND, rows) + uncertainty)
+        pairs = candidates.alone_penalties(rows.task, self._sizes.outputs)
         alone = self._penalties(pairs, rows).expand(len(pooled), -1, -1)
         firsts = [torch.zeros_like(weights)]
         if self.begins_at_start and rows.start is not None:  # Zeros may suit a client better.
             firsts.append(firsts[0] + rows.start)
-        centres = [weights] * len(cells.AROUND)
+        centres = [weights] * len(candidates.AROUND)
         centres += [first for first in firsts for _ in pairs]
         penalty = torch.cat([pooled, *[alone] * len(firsts)], 1)
         return torch.stack(centres, 1), penalty
@@ -191,7 +193,9 @@ class Pooling(PoolingBase):
         every = table[:, 1:].expand(-1, rows.x.shape[2]).clone()
         every[:, 0] = table[:, 0]
         every = every.unsqueeze(0) * (2.0 if self._sizes.task == "classification" else 1.0)
-        units = cells.variances(rows) if self._sizes.bounded else cells.units_of_words(rows)
+        units = (
+            candidates.variances(rows) if self._sizes.bounded else candidates.units_of_words(rows)
+        )
         return every * units.unsqueeze(1)
 
     def to_vector(self, weights: Tensor) -> Tensor:

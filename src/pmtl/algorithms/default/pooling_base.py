@@ -10,7 +10,7 @@ from pmtl.algorithms.default.exact import Sizes
 from pmtl.algorithms.default.voting import VotingAlgorithm
 from pmtl.errors import PmtlError
 from pmtl.linear_sharing import LinearSizes
-from pmtl.models.linear import cells
+from pmtl.models.linear import candidates
 from pmtl.models.linear.target import BINS
 
 SHARES = ("auto", "all", "answers", "frequent", "intercepts")
@@ -96,7 +96,7 @@ class PoolingBase(VotingAlgorithm):
     def upload_size(self, round: int) -> int:
         sizes = self._sizes
         if self.stage(round) == "vote":
-            return cells.CELLS
+            return candidates.CELLS
         if self.stage(round) == "weights":
             return self._shared_size
         return self._used if self.stage(round) == "use" else sizes.outputs * BINS

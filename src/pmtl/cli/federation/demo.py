@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from pmtl.cli import options as opt
-from pmtl.privacy.plan import DEFAULT_EPSILON
+from pmtl.privacy.request import DEFAULT_EPSILON
 
 
 def demo(
@@ -30,7 +30,7 @@ def demo(
 
     require_nvflare()
     from pmtl.federation.demo import run_demo
-    from pmtl.privacy.plan import PrivacyRequest
+    from pmtl.privacy.request import PrivacyRequest
     from pmtl.privacy.statement.text import hidden
     from pmtl.report.run_verdict import verdict
     from pmtl.runs.config import TrainConfig

@@ -8,7 +8,7 @@ from typing import Any
 from pmtl.errors import PmtlError
 from pmtl.federation.transport import AT_THE_SERVER
 from pmtl.options import declared, option
-from pmtl.privacy.plan import PrivacyRequest
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.runs.config import TrainConfig
 
 _PANEL = "Secure aggregation"

@@ -15,7 +15,7 @@ from pmtl.cli import options as opt
 from pmtl.cli.ledger.text import accounts_of, print_summary, summary_of
 from pmtl.errors import PmtlError
 from pmtl.options import declared
-from pmtl.privacy.plan import PrivacyRequest
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.views.run_view import epsilon_number
 
 app = typer.Typer(

@@ -13,7 +13,8 @@ from pmtl.errors import PmtlError
 from pmtl.experiments.compare import build
 from pmtl.experiments.sweep.grid import Candidate, Cell, Grid, config_of
 from pmtl.privacy.accounting import selection
-from pmtl.privacy.plan import LEAST_EPSILON, PrivacyPlan, PrivacyRequest
+from pmtl.privacy.plan import LEAST_EPSILON, PrivacyPlan
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.privacy.statement.meaning import stated_deltas
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.preparation import plans_of, settle

@@ -16,7 +16,8 @@ from dataclasses import replace
 
 from pmtl.errors import PmtlError
 from pmtl.privacy.ledger.events import GaussianEvent
-from pmtl.privacy.plan import PrivacyPlan, PrivacyRequest
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.request import PrivacyRequest
 from pmtl.privacy.sampling import FULL
 
 DEFAULT_SHARE = 0.1

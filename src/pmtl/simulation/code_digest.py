@@ -2,7 +2,7 @@
 
 Two experiments with one seed must not share noise unless they publish the same numbers. So the key
 of the noise covers everything that decides what models and algorithms compute, not only their
-names. `identity` reads
+names. `code_digest` reads
 
 - numbers, texts and containers by their content; tensors and arrays by their bytes, on any device;
 - a user's functions and classes by their compiled code (which exists without a source file),
@@ -40,7 +40,7 @@ _GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
 _MOST_LEVELS = 8
 
 
-def identity(*values: Any) -> str:
+def code_digest(*values: Any) -> str:
     """A digest of the values; equal values have equal digests, in all processes and devices."""
     return _Digester().digest(values)
 
@@ -86,7 +86,7 @@ class _Digester:
         elif isinstance(value, tuple):
             self._parts("tuple", value)
         elif isinstance(value, (set, frozenset)):
-            self._parts("set", sorted(identity(part) for part in value))
+            self._parts("set", sorted(code_digest(part) for part in value))
         elif not self._was_read(value):
             self._read_once(value)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pmtl.models.network.cells import CELLS, EACH, HANDICAP, PRIOR, choose, pick
+from pmtl.models.network.candidates import CELLS, EACH, HANDICAP, PRIOR, choose, pick
 
 ONE = torch.ones(1, 1, dtype=torch.float64)
 BOTH_PRIORS = torch.tensor(2 * PRIOR, dtype=torch.float64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pmtl.models.linear.path import WeightPath
+from pmtl.models.linear.step_size import WeightPath
 
 
 def begin(step=0.1, numbers=6):

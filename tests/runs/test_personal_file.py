@@ -12,8 +12,8 @@ from weights import personal as weights_of
 
 import pmtl
 from pmtl import storage as files
-from pmtl.runs import personal
-from pmtl.runs.personal import Personal, PersonalFile, write_personal
+from pmtl.runs import personal_file
+from pmtl.runs.personal_file import Personal, PersonalFile, write_personal
 
 P, BLOCKS = 5, np.array([0, 1, 0, 1, 0, 0])
 SEEN = np.array([1, 2, 4])
@@ -31,7 +31,7 @@ def write(path, **changes):
 
 @pytest.mark.parametrize("chunk", [1, 64 * 2**20])
 def test_every_client_gets_its_own_weights_or_those_of_a_newcomer(chunk, tmp_path, monkeypatch):
-    monkeypatch.setattr(personal, "CHUNK", chunk)
+    monkeypatch.setattr(personal_file, "CHUNK", chunk)
     file = PersonalFile(write(tmp_path / "p.safetensors"), BLOCKS)
     asked = np.array([4, 0, 1, 3, 2])
     found = file(asked)
@@ -52,7 +52,7 @@ def test_it_is_an_ordinary_safetensors_file_that_only_its_owner_reads(tmp_path):
 
 
 def test_it_is_written_a_few_rows_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(personal, "CHUNK", 2 * P * 4)
+    monkeypatch.setattr(personal_file, "CHUNK", 2 * P * 4)
     asked = []
     remembered = Personal(
         np.arange(5),

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from pmtl.models.linear.cells import (
+from pmtl.models.linear.candidates import (
     AROUND,
     CELLS,
     VOTE_ROWS,

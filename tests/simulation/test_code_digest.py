@@ -26,7 +26,7 @@ from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Release
 from pmtl.runs.folder import RunFolder
 from pmtl.simulation import LocalTraining, simulate
-from pmtl.simulation.identity import identity
+from pmtl.simulation.code_digest import code_digest
 
 PLAN = PrivacyPlan(12, 12, "full", 0.5, 0.1, 3, 1e-2)
 METRICS = PrivacyPlan(12, 12, "full", 1.0, 0.05, 3, 1e-2)
@@ -329,19 +329,19 @@ PAIRS = {
 @pytest.mark.parametrize("what", PAIRS)
 def test_different_values_have_different_digests_and_equal_ones_the_same(what):
     one, other = PAIRS[what]
-    assert identity(one()) == identity(one())
-    assert identity(one()) != identity(other())
+    assert code_digest(one()) == code_digest(one())
+    assert code_digest(one()) != code_digest(other())
 
 
 def test_globals_that_a_function_names_are_part_of_it(monkeypatch):
     here = sys.modules[__name__]
-    plain = identity(uses_a_global)
+    plain = code_digest(uses_a_global)
     monkeypatch.setattr(here, "SCALE", 2.0)
-    assert identity(uses_a_global) != plain
+    assert code_digest(uses_a_global) != plain
     digests = []
     for helper in (closure(1), closure(2), uses_a_helper):
         monkeypatch.setattr(here, "HELPER", helper)
-        digests.append(identity(uses_a_helper))  # The last one calls itself: a circle.
+        digests.append(code_digest(uses_a_helper))  # The last one calls itself: a circle.
     assert len(set(digests)) == 3
 
 
@@ -349,14 +349,14 @@ def test_where_a_module_lies_and_whether_it_trains_is_no_part_of_it():
     module = with_attribute(device=torch.device("cpu"))
     other = copy.deepcopy(module).eval()
     other.device = torch.device("meta")
-    assert identity(module) == identity(other)
+    assert code_digest(module) == code_digest(other)
 
 
 def test_a_very_deep_value_does_not_end_in_an_error():
     deep: list[object] = []
     for _ in range(10_000):
         deep = [deep]
-    assert len(identity(deep)) == 64
+    assert len(code_digest(deep)) == 64
 
 
 def test_another_process_says_the_same():
@@ -364,13 +364,13 @@ def test_another_process_says_the_same():
     script = """
 import torch
 from torch import nn
-from pmtl.simulation.identity import identity
+from pmtl.simulation.code_digest import code_digest
 class Model(nn.Linear):
     words = {"a", "bb", "ccc", "dddd"}
     def forward(self, x):
         return super().forward(x) if "a" in {"a", "b", "c"} else x
 torch.manual_seed(0)
-print(identity(Model(3, 2), torch.relu, frozenset("abcdef")))
+print(code_digest(Model(3, 2), torch.relu, frozenset("abcdef")))
 """
     digests = set()
     for salt in ("1", "2"):
@@ -441,12 +441,14 @@ def helper_module(name, factor):
 def test_what_code_reaches_through_a_module_of_the_users_counts(monkeypatch):
     """Two experiments that differ in a number of a helper module would share noise otherwise."""
     one, two = (helper_module("helpers_of_a_user", factor) for factor in (1.0, 5.0))
-    assert identity(reaching(one)) == identity(reaching(helper_module("helpers_of_a_user", 1.0)))
-    assert identity(reaching(one)) != identity(reaching(two))
+    assert code_digest(reaching(one)) == code_digest(
+        reaching(helper_module("helpers_of_a_user", 1.0))
+    )
+    assert code_digest(reaching(one)) != code_digest(reaching(two))
     seen = []
     for module in (one, two):
         monkeypatch.setitem(sys.modules, "helpers_of_a_user", module)
-        seen.append(identity(importing("helpers_of_a_user")))
+        seen.append(code_digest(importing("helpers_of_a_user")))
     assert seen[0] != seen[1]
 
 
@@ -471,7 +473,7 @@ def test_code_counts_that_no_version_stands_for(folder, name, tmp_path, monkeypa
     seen = []
     for number in (2, 3):
         code = imported(tmp_path / str(number) / folder, name, number, monkeypatch)
-        seen.append(identity(code))
+        seen.append(code_digest(code))
     assert seen[0] != seen[1]
 
 
@@ -489,5 +491,5 @@ def kept_values(number):
 
 def test_objects_of_other_packages_count_by_what_they_hold():
     for same, again, other in zip(kept_values(1), kept_values(1), kept_values(2), strict=True):
-        assert identity(Holder(same)) == identity(Holder(again)), type(same)
-        assert identity(Holder(same)) != identity(Holder(other)), type(same)
+        assert code_digest(Holder(same)) == code_digest(Holder(again)), type(same)
+        assert code_digest(Holder(same)) != code_digest(Holder(other)), type(same)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pmtl.models.linear.cells import james_stein
+from pmtl.models.linear.candidates import james_stein
 from pmtl.models.losses import Task
 
 #: Penalties of the paths around the shared weights and around the common start. A path begins with
