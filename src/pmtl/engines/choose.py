@@ -59,12 +59,12 @@ def choose(
     cohort: int,
     steps: int,
     isolate: bool = False,
-    alone: bool = False,
+    one_by_one: bool = False,
 ) -> tuple[str, bool]:
     """The engine's name and whether it compiles: as given, or chosen where `engine` is "auto" and
     `compile` is None. A client's step touches about `client_floats` floats, a round has about
     `cohort` clients, and the run about `steps` steps. `isolate` is for production; there, models
-    that are not safe on the client axis are trained one by one (`alone`), and threads are the
+    that are not safe on the client axis are trained one by one (`one_by_one`), and threads are the
     faster engine for that on a CPU."""
     check_engine(engine, compile, device.type)
     if isolate and compile:
@@ -82,7 +82,7 @@ def choose(
         # With dropout, all threads would share one random generator.
         if device.type == "cpu" and not (compile or model.traits.random_forward):
             few = clients_at_once("axis", device, client_floats) < _FEW_CLIENTS
-            if alone or few or has_convolutions(model.module):
+            if one_by_one or few or has_convolutions(model.module):
                 engine = "threads"
     if compile is None:
         layers = sum(any(True for _ in part.parameters(False)) for part in model.module.modules())

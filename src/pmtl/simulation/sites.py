@@ -78,11 +78,11 @@ class Sites:
         safe = axis_is_safe(model, self.device) and is_library_algorithm(algorithm)
         self._exact: ExactEngine | None = None
         if isinstance(algorithm, ExactAlgorithm):
-            alone = isolate or engine == "debug"
+            one_by_one = isolate or engine == "debug"
             # The engine `threads` gives the same bits as the debug engine.
             in_slots = isolate and safe and algorithm.uses_start and engine != "threads"
             self._exact = ExactEngine(
-                algorithm, model, tensors, alone, in_slots, debug=engine == "debug"
+                algorithm, model, tensors, one_by_one, in_slots, debug=engine == "debug"
             )
         self.sparse: SparseTrainer | None = None
         if (
@@ -101,7 +101,7 @@ class Sites:
             cohort=cohort,
             steps=rounds * self._expected_steps(),
             isolate=isolate,
-            alone=self._one_by_one,
+            one_by_one=self._one_by_one,
         )
         mapped = self.engine == "axis" or self.sparse is not None
         check_algorithm(algorithm, model, mapped)
