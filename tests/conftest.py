@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -20,6 +21,9 @@ from pmtl.data import FederatedData
 # Several test processes share two cores; more threads each would only get in each other's way.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
+
+# Tests and the processes that they start sign runs with a key of their own.
+os.environ.setdefault("XDG_STATE_HOME", tempfile.mkdtemp(prefix="pmtl-tests-"))
 
 # No test cuts the power, so that nothing has to reach the disk before a test goes on. A handle that
 # is none is still an error, and processes that tests start and kill do sync.

@@ -330,3 +330,52 @@ def test_an_error_of_the_library_keeps_its_traceback(monkeypatch):
     monkeypatch.setattr("pmtl.algorithms.base.convert_numbers", lambda made: 1 / 0)
     with pytest.raises(ZeroDivisionError), plugins.errors_of_own_code():
         FedAvg()
+
+
+class TestRunsOfSomebodyElse:
+    """A file may name any function of any module, so code is imported for one's own runs only."""
+
+    MODEL = (
+        "from torch import nn\ndef net(input_shape, outputs):\n    return nn.Linear(4, outputs)\n"
+    )
+
+    @pytest.fixture
+    def path(self, small, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        Path("signed_net.py").write_text(self.MODEL)
+        given = {"privacy": {"noise": 1.0, "rounds": 1}, "local": {"steps": 1}, "out": "run"}
+        pmtl.train(small, model="signed_net:net", algorithm="pmtl", **given)
+        return tmp_path / "run"
+
+    def test_ones_own_run_is_read_and_a_run_with_another_name_in_it_is_not(self, path, small):
+        assert pmtl.load_run(path, small).evaluate()
+        file = path / "run.json"
+        values = files.read_json(file)
+        for name in ("os:system:command=touch made", "runpy:run_path:path_name=x.py"):
+            files.write_json(file, values | {"model": name})
+            with pytest.raises(PmtlError, match=r"names code .*os:system|names code .*runpy"):
+                pmtl.load_run(path, small)
+        assert not Path("made").exists()
+        for changed in ({"plugin_folder": "/tmp"}, {"code_signature": None}, {"metric": "os:nice"}):
+            files.write_json(file, values | changed)
+            with pytest.raises(PmtlError, match=r"PMTL_TRUST_CODE=1"):
+                pmtl.load_run(path, small)
+
+    def test_another_user_has_to_say_that_the_code_is_trusted(self, path, small, monkeypatch):
+        monkeypatch.setenv("XDG_STATE_HOME", str(path.parent / "other"))
+        with pytest.raises(PmtlError, match="You did not make it on this machine"):
+            pmtl.load_run(path, small)
+        monkeypatch.setenv("PMTL_TRUST_CODE", "1")
+        assert pmtl.load_run(path, small).evaluate()
+
+    def test_the_key_is_the_users_alone_and_a_user_without_a_home_has_none(
+        self, tmp_path, monkeypatch
+    ):
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+        assert plugins.signature("text") == plugins.signature("text") != plugins.signature("other")
+        assert (tmp_path / "pmtl" / "key").stat().st_mode & 0o777 == 0o600
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+        assert plugins.signature("text") is None
+        with pytest.raises(PmtlError, match="PMTL_TRUST_CODE"):
+            plugins.check_signature("It names code", "text", None)

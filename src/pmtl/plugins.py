@@ -10,7 +10,10 @@ A name is looked up in the library, then among the *entry points* of installed p
 
 from __future__ import annotations
 
+import hmac
 import importlib
+import os
+import secrets
 import sys
 import traceback
 import warnings
@@ -21,6 +24,7 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
+from tempfile import NamedTemporaryFile
 from typing import Any, TypeVar
 
 from pmtl.errors import Interrupted, PmtlError, PmtlWarning, did_you_mean, is_out_of_memory
@@ -37,6 +41,8 @@ GROUPS = {
     "reader": "pmtl.readers",
     "callback": "pmtl.callbacks",
 }
+#: The environment variable that allows code which files of others name.
+TRUST = "PMTL_TRUST_CODE"
 #: The base classes whose methods `errors_of_own_code` knows, and what messages call them.
 _BASES = {
     "pmtl.algorithms.base.Algorithm": "algorithm",
@@ -153,6 +159,41 @@ def error_text(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}".rstrip(" .:")
     except Exception:  # The text of an error is the user's code, too.
         return type(error).__name__
+
+
+def signature(text: str) -> str | None:
+    """A signature of `text` by this user: its HMAC with a secret key, which the first call writes
+    into the user's folder of states. None if no key can be kept there."""
+    try:
+        folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "pmtl")
+        folder.mkdir(parents=True, exist_ok=True)
+        key = folder / "key"
+        if not key.exists():  # It appears whole, and the first of several processes makes it.
+            with NamedTemporaryFile(dir=folder) as made:  # The owner alone can open it.
+                made.write(secrets.token_bytes(32))
+                made.flush()
+                with suppress(FileExistsError):
+                    os.link(made.name, key)
+        return hmac.digest(key.read_bytes(), text.encode(), "sha256").hex()
+    except (OSError, RuntimeError):  # RuntimeError: this user has no home.
+        return None
+
+
+def check_signature(named: str, text: str, signed: str | None) -> None:
+    """Refuse to import the code that a file names, unless this user signed `text`.
+
+    Args:
+        named: the file and what it names, for the message.
+        text: everything that decides what would be imported.
+        signed: the file's signature.
+    """
+    own = signature(text)
+    same = None not in (own, signed) and hmac.compare_digest(str(own), str(signed))
+    if not same and os.environ.get(TRUST) != "1":
+        raise PmtlError(
+            f"{named}. You did not make it on this machine, so that code is not imported: it "
+            f"could do anything. If you trust it, set the environment variable {TRUST}=1."
+        )
 
 
 def add_folder(folder: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import platform
 import warnings
 from collections.abc import Callable, Mapping
@@ -20,13 +21,13 @@ from pmtl.data.readers.text import TextRule
 from pmtl.data.targets import Task
 from pmtl.errors import PmtlError, PmtlWarning, errors_naming
 from pmtl.models import FlatModel, build_model
-from pmtl.plugins import add_folder, warn_of_other_module
+from pmtl.plugins import add_folder, check_signature, warn_of_other_module
 from pmtl.privacy.ledger.events import GaussianEvent, from_list, to_list
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.runs.config import IN_MEMORY, TrainConfig
 from pmtl.sharing import PublicInputs
 from pmtl.simulation import code_digest
-from pmtl.spec import from_values, take_format
+from pmtl.spec import from_values, parse_spec, take_format
 
 #: The format of `run.json`. Files of pmtl 0.1 have no number; fields that they lack have defaults.
 FORMAT = 3
@@ -76,6 +77,7 @@ class RunFacts:
     ledger: str | None = None
     ledger_id: str | None = None  #: the identity of the ledger
     plugin_folder: str | None = None  #: the folder of the user's own modules, if the run has any
+    code_signature: str | None = None  #: of what names these modules, by the user who made the run
     model_identity: str | None = None  #: of its code and of what is not trained
     initialisation: int | None = None  #: the seed of the models' start; not in files of pmtl 0.1
     metric: str | None = None  #: metrics of the user's own
@@ -221,6 +223,22 @@ def _first_difference(names: tuple[str, ...], known: tuple[str, ...]) -> str:
         if name != other:
             return f"{name!r} in place of {other!r}"
     return f"{len(names)} in place of {len(known)}"
+
+
+def signed_text(facts: RunFacts) -> str:
+    """Everything in a run's files that decides which code is imported."""
+    parts = (facts.id, facts.data, facts.model, facts.algorithm, facts.plan.sampling, facts.metric)
+    return json.dumps([*parts, facts.plugin_folder, facts.config_digest])
+
+
+def check_own_code(facts: RunFacts, path: object) -> None:
+    """Refuse the run at `path` if it names code and somebody else made it."""
+    names = [facts.model, facts.algorithm, facts.plan.sampling, *(facts.metric or "").split("+")]
+    named = [name for name in names if ":" in parse_spec(name)[0]]
+    named += [facts.data] if "reader=" in facts.data else []
+    if named:
+        words = f"The run at {path} names code of its own ({', '.join(named)})"
+        check_signature(words, signed_text(facts), facts.code_signature)
 
 
 def find_own_modules(facts: RunFacts) -> None:

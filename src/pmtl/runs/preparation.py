@@ -21,6 +21,7 @@ from pmtl.jsontext import to_json
 from pmtl.models import FlatModel
 from pmtl.models.library import Linear
 from pmtl.models.linear.last_layer import last_layer
+from pmtl.plugins import signature
 from pmtl.privacy.accounting.validation import KIND, evaluations, with_metrics
 from pmtl.privacy.ledger.events import TRAINING
 from pmtl.privacy.ledger.ledger import Ledger
@@ -34,7 +35,7 @@ from pmtl.privacy.statement.warnings import (
 )
 from pmtl.runs.budget import Budget
 from pmtl.runs.config import TrainConfig
-from pmtl.runs.facts import RunFacts, fingerprint_of, versions
+from pmtl.runs.facts import RunFacts, fingerprint_of, signed_text, versions
 from pmtl.server.resolve import auto_algorithm, resolve_algorithm, sizes_of
 from pmtl.sharing import named
 from pmtl.simulation import Simulation, Team, code_digest, device_of, metric_bounds, simulate
@@ -171,7 +172,7 @@ def facts_of(
 ) -> RunFacts:
     """What is known of a new run. The digest of the data is made with `key`; `more` are facts that
     do not follow from the others."""
-    return RunFacts(
+    facts = RunFacts(
         mode=config.mode,
         ledger=config.ledger,
         data=config.data,
@@ -210,6 +211,9 @@ def facts_of(
         board=billboard.digest(),
         **more,
     )
+    if facts.plugin_folder is None:
+        return facts
+    return replace(facts, code_signature=signature(signed_text(facts)))
 
 
 def _has_own_modules(config: TrainConfig, plan: PrivacyPlan) -> bool:

@@ -26,7 +26,7 @@ from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.statement import text
 from pmtl.privacy.statement.statement import Statement, make_statement
 from pmtl.runs.config import IN_MEMORY
-from pmtl.runs.facts import RunFacts, as_trained, check_data, rebuild_model
+from pmtl.runs.facts import RunFacts, as_trained, check_data, check_own_code, rebuild_model
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.metrics_file import released
 from pmtl.runs.personal_file import PersonalFile
@@ -256,6 +256,7 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
     """
     folder = RunFolder.open(path)
     facts = folder.facts()
+    check_own_code(facts, path)
     if facts.production and not folder.divided:
         warnings.warn(PmtlWarning(_UNDIVIDED.format(path)), stacklevel=2)
     if not facts.complete:

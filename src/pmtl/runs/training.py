@@ -33,6 +33,7 @@ from pmtl.runs.config import (
 from pmtl.runs.facts import (
     as_trained,
     check_data,
+    check_own_code,
     find_own_modules,
     model_identity,
     rebuild_model,
@@ -265,6 +266,7 @@ def resume(
             f"The run at {path} was started by an earlier version of pmtl with other noise and "
             "files: continue it with that version, or start a new run."
         )
+    check_own_code(facts, path)
     config = read_config(folder.config_file)
     if facts.config_digest != config.digest():
         raise PmtlError(
