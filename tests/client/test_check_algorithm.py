@@ -148,6 +148,45 @@ def test_with_dropout_a_step_may_draw_random_numbers():
     assert trained_by("axis", random_numbers, model).cohort == 10
 
 
+def test_an_algorithm_that_remembers_other_clients_is_refused():
+    memory = {}
+
+    def step(self, state, shared, gradient, lr):
+        memory["v"] = 0.9 * memory.get("v", 0) + gradient(state) * state
+        return state - lr * memory["v"]
+
+    with pytest.raises(pmtl.PmtlError, match="remembers something from one call to the next"):
+        check_algorithm(changed(step=step), MODEL, mapped=False)
+
+
+@pytest.mark.parametrize("seed", [0, None])
+@pytest.mark.parametrize("sampling", ["full", "fixed"])
+def test_what_a_function_writes_does_not_reach_the_billboard(seed, sampling):
+    def step(self, state, shared, gradient, lr):
+        if lr < 0.05:  # The check tries another step size.
+            state -= lr * gradient(state)
+            return state
+        return state - lr * gradient(state)
+
+    data = synthetic(clients=4, features=3, classes=2)
+    model = build_model(lambda *_: torch.nn.Linear(3, 2), (3,), 2, "classification", 0)
+    cohort = data.m if sampling == "full" else 1
+    plan = PrivacyPlan(data.m, cohort, sampling, 1.0, 1.0, 2, 1e-3)
+    given = data, model, changed(step=step), plan, LocalTraining(steps=2, lr=0.01), seed
+    simulation = simulate(*given, engine="axis", charge=lambda round: None)
+    state = simulation.start()
+    before, add, seen = state.shared.clone(), simulation.server.gate.add, []
+
+    def adding(tally, clients, uploads):
+        seen.append(torch.equal(state.shared, before))
+        add(tally, clients, uploads)
+
+    simulation.server.gate.add = adding
+    simulation.advance(state)
+    assert seen
+    assert all(seen)
+
+
 def test_a_lack_of_memory_is_not_the_algorithms_mistake():
     def step(self, state, shared, gradient, lr):
         raise MemoryError

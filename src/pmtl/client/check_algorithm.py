@@ -1,7 +1,8 @@
 """Call the functions of an algorithm that takes steps on made-up numbers, before training begins.
 
-The functions must be pure: they return new tensors and leave their arguments unchanged. A function
-that writes into an argument would change what the client uploads, without any error.
+The functions must be pure: they return new tensors, leave their arguments unchanged and remember
+nothing. A function that writes into an argument would change what the client uploads, without any
+error. These checks find mistakes; code that hides what it does passes them.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ def check_algorithm(algorithm: Algorithm, model: FlatModel, mapped: bool) -> Non
     _check_vector(algorithm, "upload", upload, size if algorithm.shares else None)
     _check_vector(algorithm, "keep", kept, len(own))
     _check_vector(algorithm, "predict", predicts, len(weights))
+    _check_memory(algorithm, own, shared)
 
     def predict(own: Tensor, shared: Tensor) -> Tensor:
         return algorithm.predict(own, shared)
@@ -77,6 +79,30 @@ def _one_round(
     return upload, kept, call(algorithm, "predict", algorithm.predict, kept, shared)
 
 
+def _check_memory(algorithm: Algorithm, own: Tensor, shared: Tensor) -> None:
+    """Refuse an algorithm that remembers something from one client to the next: one client's rows
+    would change the uploads of others, and ε would not hold."""
+
+    def one_round(factor: float) -> Tensor:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            parts = _one_round(algorithm, factor * own, factor * shared, _without_checks)
+        return torch.cat([part.reshape(-1) for part in parts])
+
+    before, _, after = one_round(1.0), one_round(3.0), one_round(1.0)
+    if before.shape != after.shape or not _same(before, after):
+        raise PmtlError(
+            f"The algorithm {algorithm.name!r} remembers something from one call to the next: the "
+            "same client gets another result after another client. Keep what a client needs in "
+            "the state or in its own vector, and nothing in attributes or global variables."
+        )
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one shape have the same values; NaN counts as equal to NaN."""
+    return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+
+
 def _without_checks(
     algorithm: Algorithm, stage: str, function: Callable[..., Any], *given: Any
 ) -> Any:
@@ -97,8 +123,7 @@ def _call(algorithm: Algorithm, stage: str, function: Callable[..., Any], *given
             f"{_text(error)}"
         ) from error
     for part, (version, copy) in zip(tensors, before, strict=True):
-        same = torch.allclose(part, copy, rtol=0, atol=0, equal_nan=True)
-        if part._version != version or not same:
+        if part._version != version or not _same(part, copy):
             raise PmtlError(
                 f"{stage} of the algorithm {algorithm.name!r} changes a tensor that it was given. "
                 "Functions of an algorithm must be pure: write w = w - …, and not w -= …"

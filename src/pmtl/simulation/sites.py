@@ -152,6 +152,10 @@ class Sites:
         lr: float,
         width: int | None = None,
     ) -> Trained:
+        if len(shared) == 1 or shared.stride(0) == 0:
+            # A copy, because a function of the user's that writes into it must not reach the
+            # billboard, which other clients read.
+            shared = shared[:1].clone().expand(len(shared), -1)
         if self.sparse is not None:
             return self.sparse.train(own, shared, index, real, lr, width)
         # Dropout masks depend on which clients are trained together.
