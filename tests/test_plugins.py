@@ -379,3 +379,11 @@ class TestRunsOfSomebodyElse:
         assert plugins.signature("text") is None
         with pytest.raises(PmtlError, match="PMTL_TRUST_CODE"):
             plugins.check_signature("It names code", "text", None)
+
+
+def test_the_statement_says_what_it_needs_of_an_algorithm_of_the_users(module, small):
+    given = {"privacy": {"noise": 1.0, "rounds": 1}, "local": {"steps": 1}}
+    own = pmtl.train(small, algorithm=f"{module}:Mine", **given)
+    assert "own_plugin:Mine is code of the user's own" in " ".join(own.privacy.not_covered)
+    librarys = pmtl.train(small, algorithm="fedavg", **given)
+    assert "code of the user" not in " ".join(librarys.privacy.not_covered)

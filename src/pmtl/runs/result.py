@@ -327,7 +327,9 @@ def statement_of(facts: RunFacts, finetuned: bool = False) -> Statement:
 
 
 def _public_parts(facts: RunFacts) -> Iterator[str]:
-    """What the statement says about public files and about the part that is shared."""
+    """What the statement says about public files, a user's algorithm and the shared part."""
+    if facts.shares and ":" in parse_spec(facts.algorithm)[0]:
+        yield text.OWN_ALGORITHM.format(name=parse_spec(facts.algorithm)[0])
     for role, what in text.PUBLIC_FILES.items():
         if file := facts.public_files.get(role):
             yield text.PUBLIC_FILE.format(what=what, file=file["file"], sha256=file["sha256"])

@@ -38,6 +38,10 @@ PUBLIC_FILES = {
     "init": "The weights that training started from",
     "basis": "The directions along which the model was shared",
 }
+OWN_ALGORITHM = (
+    "The algorithm {name} is code of the user's own. The guarantee holds only if its functions are "
+    "pure: they remember nothing from one client to the next, and leave their arguments unchanged."
+)
 SHARED_PART = (
     "Which part of the model is shared ({share}: {numbers:,} numbers, of {parameters:,} weights "
     "that are trained): treated as public, so chosen without looking at the clients' data. Only "
