@@ -64,3 +64,13 @@ def test_no_help_text_is_taken_for_markup(path):
     """Rich would leave out what stands in square brackets after a letter."""
     texts = [str(getattr(one, "help", None) or "") for one in COMMANDS[path].params]
     assert [text for text in texts if re.search(r"(?<!\\)\[[a-z/#@][^]]*\]", text)] == []
+
+
+def test_a_file_that_may_not_be_used_is_a_sentence(pmtl_command, monkeypatch):
+    def refused(command, typed):
+        raise PermissionError(13, "Permission denied", "/data/run")
+
+    monkeypatch.setattr("pmtl.cli.app.refuse_repeated", refused)
+    outcome = pmtl_command("doctor")
+    assert outcome.status == 2
+    assert outcome.err == "error: /data/run cannot be used: Permission denied.\n"

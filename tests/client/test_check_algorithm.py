@@ -84,6 +84,10 @@ WRONG = {
         {"upload": lambda self, state, own, shared: torch.cat([state, state])},
         r"upload .* shape \(8,\), but returned shape \(16,\)",
     ),
+    "division by zero": (
+        {"upload": lambda self, state, own, shared: (state - shared) / 0},
+        r"upload .* shape \(8,\), but returned infinite or NaN values",
+    ),
     "an array": (
         {"upload": lambda self, state, own, shared: state.numpy()},
         "upload .* must return a tensor.* ndarray",

@@ -301,3 +301,13 @@ class TestTheFolder:
 
 def _fail(*arguments, **options):
     raise KeyboardInterrupt
+
+
+def test_clients_with_few_rows_keep_what_an_exact_algorithm_gave_them(small):
+    run = pmtl.train(small, privacy=2.0, seed=1)
+    assert run.facts.algorithm.startswith("pooling")
+    assert small.rows("validation").counts.max() < 8
+    chosen = pmtl.finetune(run, method="select", steps=2)
+    for client in small.clients:
+        before, after = run.personal(client).state_dict(), chosen.personal(client).state_dict()
+        assert all(torch.equal(before[name], after[name]) for name in before)

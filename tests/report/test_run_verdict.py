@@ -146,4 +146,5 @@ def test_a_difference_within_the_noise_of_released_averages_is_none(ledger, monk
     assert told(0.2, 0.1).advice == "either"
     assert told(0.2, 0.05).advice == "personal"
     assert told(-0.2, 0.05).advice == "shared"
-    assert "more than the noise of the difference, 0.071, explains" in told(-0.2, 0.05).sentence
+    words = "more than twice the standard deviation of the difference's noise, 0.071"
+    assert words in told(-0.2, 0.05).sentence

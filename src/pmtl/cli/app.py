@@ -76,6 +76,10 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(1)
+    except PermissionError as error:
+        what = error.filename or "A file or folder"
+        typer.secho(f"error: {what} cannot be used: {error.strerror}.", fg="red", err=True)
+        sys.exit(2)
     if status:
         sys.exit(status)
 

@@ -142,6 +142,8 @@ def _check_vector(algorithm: Algorithm, stage: str, result: object, length: int 
         given = "several parts"
     elif result.dim() != 1 or length not in (None, len(result)):
         given = f"shape {tuple(result.shape)}"
+    elif not result.isfinite().all():
+        given = "infinite or NaN values"
     else:
         return
     wanted = "one vector" if length is None else f"a tensor of shape ({length},)"

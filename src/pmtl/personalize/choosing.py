@@ -7,6 +7,10 @@ So a client tries candidates, in this order:
     shared, personal                       the models of the run, unchanged
     METHOD-START steps [λ]                 every method, from every start, with a few settings
 
+With an exact algorithm (pooling, anchored), whose clients have chosen between sharing and training
+alone before, the personal model is first, training alone is last, and clients with fewer than eight
+validation rows keep their model.
+
 The baseline is the first candidate with finite answers. On each validation row, a client measures
 the squared distance between probabilities and the true class (Brier's score), or the squared error
 in regression. It keeps the candidate with the highest mean gain over the baseline less one standard
@@ -47,6 +51,8 @@ Squares = NDArray[np.float64]  #: squared distances, for each validation row or 
 STEPS, ALONE = (1, 5), (25, 5, 1)
 #: The λ that are tried with each method that has one.
 LAMS: Mapping[str, Sequence[float | None]] = dict.fromkeys(DEFAULT_LAMS, TRIED_LAMS)
+#: Clients with fewer validation rows keep the personal model of an exact algorithm.
+FEWEST_ROWS = 8
 #: The start of training alone.
 FRESH = "fresh"
 
@@ -107,13 +113,17 @@ class Chosen:
 
 
 def choose(
-    space: Workspace, offered: Sequence[Candidate], views: Mapping[str, Weights], default: str
+    space: Workspace,
+    offered: Sequence[Candidate],
+    views: Mapping[str, Weights],
+    default: str,
+    fewest: int = 1,
 ) -> Chosen:
     """Let every client try all candidates and keep the best.
 
     One piece of the federation after the other tries all candidates, so memory holds one candidate
     and the best so far of the clients that are trained at once. `views` are the run's models, and
-    `default` is the view for clients without validation rows.
+    `default` is the view for clients with fewer than `fewest` validation rows.
     """
     data, device, start = space.data, space.tensors.device, space.model.start()
     # In production it is private which clients have such rows.
@@ -149,7 +159,7 @@ def choose(
     with first.work.threads(), progress_bar("choosing", total, show=space.progress) as bar:
         for piece in pieces:
             best = Best(reading[default](piece).to(device), picks[piece], rows[piece])
-            trying = piece[(rows[piece] > 0) & (trained_on[piece] > 0)]
+            trying = piece[(rows[piece] >= fewest) & (trained_on[piece] > 0)]
             for number, candidate in enumerate(offered):
                 work = partial(attempt, candidate)
                 tried = isolated(trying, work, isolate=space.isolate) if len(trying) else []

@@ -14,7 +14,7 @@ from pmtl.algorithms import Algorithm
 from pmtl.engines.process import resolve_device
 from pmtl.errors import PmtlError
 from pmtl.options import declared, rounds_only, takes_settings
-from pmtl.personalize.choosing import LAMS, candidates, choose
+from pmtl.personalize.choosing import FEWEST_ROWS, FRESH, LAMS, candidates, choose
 from pmtl.personalize.methods import SELECT, build_method, needs_published
 from pmtl.personalize.result import Finetuned, FinetunedFacts, refuse_existing, save_finetuned
 from pmtl.personalize.settings import FinetuneSettings
@@ -143,7 +143,13 @@ def _select(
     names = [name for name in STARTS if name in views]
     lams = LAMS if lam is None else dict.fromkeys(LAMS, (lam,))
     offered = candidates(names, local, None if start is None else [start], lams)
-    chosen = choose(space, offered, views, default=names[-1])
+    default, fewest = names[-1], 1
+    if run.facts.releases is not None:
+        # An exact algorithm has chosen for each client between sharing and training alone: its
+        # model is the baseline, and a few rows are no reason to leave it.
+        offered.sort(key=lambda candidate: (candidate.name != default, candidate.start == FRESH))
+        fewest = FEWEST_ROWS
+    chosen = choose(space, offered, views, default, fewest)
     about: dict[str, Any] = {"candidates": tuple(candidate.name for candidate in offered)}
     if not run.facts.production:  # In production choices are private.
         about["picks"] = tuple(chosen.picks.tolist())

@@ -23,10 +23,8 @@ from pmtl.report.verdict import (
 from pmtl.runs.result import Run
 
 #: What looking at scores costs, after training and after clients chose by themselves.
-_EXACT = (
-    "Looking at exact scores is for experiments: no ε covers a decision that is made by them. If "
-    "each client chooses by itself, this costs nothing (pmtl finetune --method select)."
-)
+_EXACT = "Looking at exact scores is for experiments: no ε covers a decision that is made by them."
+_SELECT = " If each client chooses by itself, this costs nothing (pmtl finetune --method select)."
 _INSIDE = (
     "Each client chose by itself, which cost nothing; these exact scores are for experiments, and "
     "no ε covers a decision that is made by them."
@@ -64,6 +62,8 @@ def verdict(run: Run) -> Verdict:
         losses = {ALONE: losses["personal"]}
     about = _finetuned(run, rows) if isinstance(run, Finetuned) else _trained(run, rows, losses)
     cost = _INSIDE if tuned else _EXACT
+    if not tuned and run.facts.releases is None:  # Clients of an exact algorithm have chosen.
+        cost += _SELECT
     return judge(losses, counts[rows], rows=rows, cost=cost, **about)
 
 
@@ -121,9 +121,9 @@ def released_verdict(
     head = f"use {named(winner)}" if winner else "no difference beyond the noise"
     words = (
         f"In the last released averages the loss of {named(views[0])} is {loss:.4g} and the loss "
-        f"of {named(views[1])} {other_loss:.4g}: {'more than' if winner else 'not more than'} the "
-        f"noise of the difference, {error:.2g}, explains. How much clients differ is private, so "
-        "luck with clients is not counted."
+        f"of {named(views[1])} {other_loss:.4g}: {'more' if winner else 'no more'} than twice the "
+        f"standard deviation of the difference's noise, {error:.2g}, explains. How much clients "
+        "differ is private, so luck with clients is not counted."
     )
     if ALONE not in views:
         words += " Training alone was not measured."

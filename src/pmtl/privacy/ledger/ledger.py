@@ -299,7 +299,12 @@ class Ledger(Account):
         """Warnings about the clients, to be shown before anything is charged."""
         notices = []
         joined, left = self.changes()
-        if joined or left:
+        if joined == self.clients:
+            notices.append(
+                f"None of these {joined} clients is known to {self.path}: is it their ledger? What "
+                "another ledger knows of them is not counted here."
+            )
+        elif joined or left:
             notices.append(
                 f"The clients are not those of the newest population in {self.path}: {joined} "
                 f"joined and {left} left. The ledger keeps an account of each."
