@@ -90,9 +90,9 @@ def test_reading_an_event_imports_no_code(tmp_path, monkeypatch):
     (tmp_path / "here_mod.py").write_text("raise SystemExit('this code ran')\n")
     monkeypatch.syspath_prepend(tmp_path)
     values = EVENT.to_dict() | {"sampling": "here_mod:Net"}
-    for given in (values, values | {"chance": None}):
+    for written in (values, values | {"chance": None}):
         with pytest.raises(PmtlError, match="'here_mod:Net', which is not one of the library's, w"):
-            GaussianEvent.from_dict(given)
+            GaussianEvent.from_dict(written)
     with pytest.raises(ValueError, match="releases"):
         from_list([values | {"count": 0}])
     with pytest.raises(PmtlError, match="without its chance"):
