@@ -20,7 +20,7 @@ def to_json(value: Any, indent: int | None = None) -> str:
 def check_text(value: Any) -> None:
     """Raise a ValueError if a text in a value from JSON is not valid Unicode: JSON can say half of
     a character ("\\ud800"), which cannot be written to a file."""
-    json.dumps(value, ensure_ascii=False, default=str).encode()
+    json.dumps(value, ensure_ascii=False).encode()
 
 
 def _plain(value: Any) -> Any:

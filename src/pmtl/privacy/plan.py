@@ -275,4 +275,7 @@ def number_of(value: object, name: str) -> float:
     """A number, for the `name` of a setting."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
         raise PmtlError(f"The {name} must be a number, but {value!r} was given.")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError as error:  # A whole number with more than 308 digits.
+        raise PmtlError(f"The {name} is a number that is too large.") from error
