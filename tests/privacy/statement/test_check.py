@@ -157,7 +157,7 @@ def test_a_choice_has_the_bounds_of_its_pairs():
 
 def test_what_would_take_long_or_a_library_that_is_missing_is_not_computed(monkeypatch):
     _, values = written()
-    monkeypatch.setattr(check, "_MOST_KINDS", 0)
+    monkeypatch.setattr(check, "MOST_KINDS", 0)
     Statement.from_dict(values | {"attacker_right": 0.51})
     monkeypatch.undo()
 

@@ -34,7 +34,7 @@ _RANGES = {
 }
 _MODES = ("experiment", "production")
 #: With more kinds of releases the cost is not computed again, because that can take seconds.
-_MOST_KINDS = 16
+MOST_KINDS = 16
 #: By how much the ε of all runs may be below that of one of them: both are computed on grids.
 _GRIDS = 0.01
 
@@ -136,7 +136,7 @@ def _check_costs(statement: Statement, charged: Events, slack: float) -> None:
     if not charged and statement.plan is not None:
         plan = PrivacyPlan.from_dict(statement.plan)
         charged = Counter({GaussianEvent.of(plan): plan.rounds})
-    if not charged or len(charged) > _MOST_KINDS:
+    if not charged or len(charged) > MOST_KINDS:
         return
     try:
         if statement.epsilon is not None:
