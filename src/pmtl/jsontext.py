@@ -17,6 +17,12 @@ def to_json(value: Any, indent: int | None = None) -> str:
     return json.dumps(_plain(value), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
+def check_text(value: Any) -> None:
+    """Raise a ValueError if a text in a value from JSON is not valid Unicode: JSON can say half of
+    a character ("\\ud800"), which cannot be written to a file."""
+    json.dumps(value, ensure_ascii=False).encode()
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(entry) for key, entry in value.items()}

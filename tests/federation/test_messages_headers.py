@@ -94,12 +94,46 @@ def test_an_answer_that_is_not_as_declared_does_not_count(tmp_path, changes):
     assert "Site 'b' did not answer round 2; it counts as zero." in told
 
 
+@pytest.mark.parametrize("kind", ["ready", "done"])
+def test_an_answer_without_entries_has_none(tmp_path, kind):
+    sites = services(write_tables(tmp_path / "tables"), tmp_path / "sites")
+
+    def twist(site, message, answer):
+        read = Message.from_bytes(answer())
+        more = {"colour": 1} if site == "b" and read.kind == kind else {}
+        return Message(read.kind, {**read.header, **more}, read.arrays).to_bytes()
+
+    def run():
+        return coordinate(job(**PMTL), sites, tmp_path / "server", transport=Faulty(sites, twist))
+
+    if kind == "done":
+        assert any("Site 'b' did not confirm the end" in sentence for sentence in run()[1])
+    else:
+        with pytest.raises(messages.PmtlError, match="b: It sent an answer that was not asked for"):
+            run()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [r'"attempt": "\ud800"', r'"clients": ["b/\ud800"]', r'"\ud800": 1', r'"kind": "\ud800"'],
+)
+def test_text_that_is_not_valid_unicode_is_refused(header):
+    """A site would train, and fail when it writes the answer."""
+    with pytest.raises(messages.PmtlError, match=r"A message cannot be read: .*surrogates not"):
+        Message.from_bytes(_with_header('{"kind": "round", ' + header + "}"))
+
+
 @pytest.mark.parametrize("header", ["[]", "3", '{"kind": 3}', "{}", "nonsense"])
 def test_bytes_without_a_kind_are_no_message(header):
+    with pytest.raises(messages.PmtlError, match="cannot be read"):
+        Message.from_bytes(_with_header(header))
+
+
+def _with_header(header):
+    """A message with this text as its header."""
     content = Message("round", {}, {"drawn": np.ones(2)}).to_bytes()
     length = int.from_bytes(content[:8], "little")
     about = json.loads(content[8 : 8 + length])
     about["__metadata__"]["pmtl"] = header
     changed = json.dumps(about).encode()
-    with pytest.raises(messages.PmtlError, match="cannot be read"):
-        Message.from_bytes(len(changed).to_bytes(8, "little") + changed + content[8 + length :])
+    return len(changed).to_bytes(8, "little") + changed + content[8 + length :]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -244,6 +245,24 @@ def test_the_audit_compares_with_the_chance_that_is_charged(kind, monkeypatch):
     for too_low in (1 / 3, 0.35):
         monkeypatch.setattr(kind, "said", too_low)
         assert not sampler(setup).passed
+
+
+def test_a_recorded_chance_is_not_kept_for_other_sizes_or_schemes():
+    """The chance would be too small, and with it ε."""
+    plan = PrivacyPlan(30, 10, OWN, 0.5, 0.2, 6, 1e-3)
+    for copied in (copy.copy(plan), PrivacyPlan.from_dict(plan.to_dict())):
+        for changes in ({"cohort": 15}, {"clients": 60}, {"sampling": f"{__name__}:Certain"}):
+            with pytest.raises(PmtlError, match=r"change plan\.with_code\(\) instead"):
+                replace(copied, **changes)
+            twice = replace(copied, noise_std=0.1, rounds=3)
+            with pytest.raises(PmtlError, match=r"change plan\.with_code\(\) instead"):
+                replace(twice, **changes)
+        known = replace(copied, noise_std=0.1, rounds=3)
+        assert (known.own_chance, known.rounds) == (1 / 3, 3)
+        assert replace(copied, sampling="poisson").own_chance is None
+        larger = replace(copied.with_code(), cohort=15)
+        assert larger.own_chance == 0.5
+        assert larger.epsilon() == PrivacyPlan(30, 15, OWN, 0.5, 0.2, 6, 1e-3).epsilon()
 
 
 def test_its_own_check_is_asked():

@@ -193,7 +193,9 @@ class Coordinator:
             raise PmtlError("With secure aggregation all clients take part: leave cohort out.")
         start = Start(agreement.to_dict(), __version__, whole)
         arrays = {f"public.{name}": value.numpy() for name, value in public.tensors().items()}
-        self._ask_all(Ready.kind, start.message(arrays))
+        for site, answer in self._ask_all(Ready.kind, start.message(arrays)).items():
+            if not answer.is_valid(Ready):
+                raise PmtlError(f"The run cannot start. {site}: {sentence_of(answer)}")
         self.tell(
             f"{len(self.sites)} sites with {len(agreement.clients)} clients take part in run "
             f"{agreement.run}: {agreement.config.algorithm}, {agreement.plan.rounds} releases."

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from pmtl.errors import PmtlError, PublicError
-from pmtl.jsontext import to_json
+from pmtl.jsontext import check_text, to_json
 from pmtl.messages import from_bytes
 from pmtl.privacy.sampling import is_library_scheme
 from pmtl.spec import from_values, parse_spec
@@ -67,6 +67,7 @@ class Message:
             kind = header.pop("kind")
             if not isinstance(kind, str):
                 raise ValueError("the kind is not text")
+            check_text([kind, header])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise PmtlError(f"A message cannot be read: {error}.") from error
         return cls(kind, header, arrays)
@@ -79,6 +80,14 @@ class Message:
             return from_values(header, self.header, f"a message of the kind {self.kind!r}")
         except PmtlError as error:
             raise PublicError(f"A message is refused: {error}") from error
+
+    def is_valid(self, header: type[Header]) -> bool:
+        """Whether `read` takes it."""
+        try:
+            self.read(header)
+        except PmtlError:
+            return False
+        return True
 
     def array(self, name: str, kinds: str, dimensions: int) -> NDArray[Any]:
         """A copy of an array that must be there, with numbers of one of these `kinds` (NumPy's

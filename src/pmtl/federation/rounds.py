@@ -77,7 +77,7 @@ class Rounds:
         seconds = max(self.job.round_seconds, self.job.join_seconds)  # Sites write all models now.
         answers = read_answers(self.transport.ask(messages, seconds))
         for site in sorted(messages):
-            if site not in answers or answers[site].kind != Done.kind:
+            if site not in answers or not answers[site].is_valid(Done):
                 sentence = "did not confirm the end: resume the run when it is back."
                 self.tell(f"Site {site!r} {sentence}")
 

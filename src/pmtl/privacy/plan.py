@@ -66,6 +66,9 @@ class PrivacyPlan:
     #: the plan was made, which is what it costs. Its code is imported only to draw (`with_code`).
     chance: float | None = field(default=None, compare=False)
     words: str | None = field(default=None, compare=False)  #: with it: how cohorts were drawn
+    #: With a chance: the scheme, m and q for which it was recorded, so that it is not kept for
+    #: others (`dataclasses.replace`). It is set by the plan itself.
+    recorded_for: tuple[str, int, int] | None = field(default=None, compare=False, repr=False)
     #: Neighbouring federations differ in the whole data set of one client.
     adjacency: ClassVar[str] = ADJACENCY
 
@@ -83,6 +86,7 @@ class PrivacyPlan:
         if not isinstance(self.sampling, str) or is_library_scheme(self.sampling):
             object.__setattr__(self, "chance", None)
             object.__setattr__(self, "words", None)
+        self._check_record()
         if not isinstance(self.words, str | None):
             raise PmtlError(f"The words of a privacy plan are text, and not {self.words!r}.")
         self.scheme.check(self.clients, self.cohort)
@@ -115,6 +119,17 @@ class PrivacyPlan:
                 f"Delta is a probability strictly between 0 and 1, but {self.delta:g} was given: "
                 f"the default for {self.clients} clients is {default_delta(self.clients):.3g}."
             )
+
+    def _check_record(self) -> None:
+        """Refuse a chance that was recorded for another scheme, or for other sizes."""
+        now = None if self.chance is None else (self.sampling, self.clients, self.cohort)
+        if now is not None and self.recorded_for not in (None, now):
+            raise PmtlError(
+                f"The chance of the sampling scheme {self.sampling!r} is not known for a cohort of "
+                f"{self.cohort} of {self.clients} clients, because this plan was read or copied "
+                "with other sizes or another scheme: change plan.with_code() instead."
+            )
+        object.__setattr__(self, "recorded_for", now)
 
     @property
     def scheme(self) -> SamplingScheme:
@@ -177,7 +192,7 @@ class PrivacyPlan:
         values: dict[str, Any] = asdict(self) | {"adjacency": self.adjacency}
         if math.isinf(self.clip_norm):
             values["clip_norm"] = "inf"
-        del values["chance"], values["words"]
+        del values["chance"], values["words"], values["recorded_for"]
         if (chance := self.own_chance) is not None:
             values["chance"] = chance
             values["words"] = self.scheme.in_words(self, {})
@@ -194,19 +209,25 @@ class PrivacyPlan:
                 f"The privacy plan was written for the adjacency {adjacency!r}, but pmtl accounts "
                 f"only for {ADJACENCY!r}: make a new plan."
             )
-        values = {"chance": None, "words": None, **values}
-        sampling = values.get("sampling")
-        own = isinstance(sampling, str) and not is_library_scheme(sampling)
-        if own and values["chance"] is None:
-            raise PmtlError(
-                f"The privacy plan names the sampling scheme {sampling!r}, which is not one of the "
-                "library's, without its chance, from which its cost follows: make a new plan."
-            )
+        values = {"chance": None, "words": None, "recorded_for": None, **values}
+        refuse_unknown_cost(values, "privacy plan")
         return cls(**fields_of(cls, values, "privacy plan"))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy is read like a file: it keeps its cost, even if the scheme's code changes."""
         return PrivacyPlan.from_dict, (self.to_dict(),)
+
+
+def refuse_unknown_cost(values: Mapping[str, Any], what: str) -> None:
+    """Refuse what a file says of a sampling scheme that is not the library's, without its chance:
+    the code would have to be imported to know the cost."""
+    sampling = values.get("sampling")
+    own = isinstance(sampling, str) and not is_library_scheme(sampling)
+    if own and values["chance"] is None:
+        raise PmtlError(
+            f"The {what} names the sampling scheme {sampling!r}, which is not one of the "
+            "library's, without its chance, from which its cost follows: make a new one."
+        )
 
 
 def fields_of(kind: type[Any], values: Mapping[str, Any], what: str) -> dict[str, Any]:
@@ -254,4 +275,7 @@ def number_of(value: object, name: str) -> float:
     """A number, for the `name` of a setting."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
         raise PmtlError(f"The {name} must be a number, but {value!r} was given.")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError as error:  # A whole number with more than 308 digits.
+        raise PmtlError(f"The {name} is a number that is too large.") from error

@@ -71,6 +71,9 @@ def test_our_own_job_is_run_also_when_it_is_signed(tmp_path):
                 b'"job": {}, "resume": "false"}': "the entry 'resume' is not valid: 'false'",
                 b'"echo": {"bytes": 1, "rounds": 1}}': "no entry 'deadline' in the echo",
                 b'"echo": {"bytes": "1", "rounds": 1, "deadline": 1}}': "'bytes' is not valid",
+                b'"echo": {"bytes": -1, "rounds": 1, "deadline": 1}}': "has 0 to 2^30 bytes",
+                b'"echo": {"bytes": 1, "rounds": 0, "deadline": 1}}': "1 to 10^6 rounds",
+                b'"echo": {"bytes": 1, "rounds": 1, "deadline": NaN}}': "up to 3600 seconds",
             }.items()
         ),
     ],

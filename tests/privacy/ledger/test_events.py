@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
-from pmtl.privacy.ledger.events import GaussianEvent
+from pmtl.privacy.ledger.events import GaussianEvent, from_list
 from pmtl.privacy.plan import PrivacyPlan
 
 EVENT = GaussianEvent("poisson", clients=205, cohort=100, clip_norm=0.5, noise_std=0.05)
@@ -84,6 +84,21 @@ def test_every_field_has_to_be_there(field):
     del values[field]
     with pytest.raises(PmtlError, match=field):
         GaussianEvent.from_dict(values)
+
+
+def test_reading_an_event_imports_no_code(tmp_path, monkeypatch):
+    (tmp_path / "here_mod.py").write_text("raise SystemExit('this code ran')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    values = EVENT.to_dict() | {"sampling": "here_mod:Net"}
+    for written in (values, values | {"chance": None}):
+        with pytest.raises(PmtlError, match="'here_mod:Net', which is not one of the library's, w"):
+            GaussianEvent.from_dict(written)
+    with pytest.raises(ValueError, match="releases"):
+        from_list([values | {"count": 0}])
+    with pytest.raises(PmtlError, match="without its chance"):
+        from_list([values | {"count": 1}])
+    read = GaussianEvent.from_dict(values | {"chance": 0.75})
+    assert read.cost == ("fixed", 0.75)
 
 
 def test_something_else_altogether_is_refused():

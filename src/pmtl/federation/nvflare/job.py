@@ -12,7 +12,7 @@ from typing import Any
 
 from pmtl.errors import PmtlError
 from pmtl.federation.messages import check_run_name, refuse_code
-from pmtl.federation.nvflare.policy import CONTROLLER
+from pmtl.federation.nvflare.policy import CONTROLLER, LARGEST_MESSAGE
 from pmtl.spec import from_values
 
 FOLDER = "pmtl"  #: the job's folder, and its name
@@ -42,6 +42,13 @@ class Echo:
     bytes: int  #: to each site
     rounds: int  #: how many times
     deadline: float  #: seconds for each time
+
+    def __post_init__(self) -> None:
+        sound = 0 <= self.bytes <= LARGEST_MESSAGE and 0 < self.rounds <= 10**6
+        if not sound or not 0 < self.deadline <= 3600:
+            raise PmtlError(
+                "An echo has 0 to 2^30 bytes, 1 to 10^6 rounds, up to 3600 seconds each."
+            )
 
 
 @dataclass(frozen=True)

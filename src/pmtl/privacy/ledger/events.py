@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from pmtl.errors import PmtlError
-from pmtl.privacy.plan import ADJACENCY, PrivacyPlan, fields_of
+from pmtl.privacy.plan import ADJACENCY, PrivacyPlan, fields_of, refuse_unknown_cost
 from pmtl.privacy.sampling import is_library_scheme
 
 MECHANISM = "gaussian"
@@ -103,7 +103,9 @@ class GaussianEvent:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> GaussianEvent:
-        """The event that `to_dict` wrote; anything else is refused."""
+        """The event that `to_dict` wrote; anything else is refused. The code of a user's own
+        sampling scheme is not imported, because reading a file must not run code: its chance has to
+        be in the file."""
         if not isinstance(values, Mapping):
             raise PmtlError(f"A privacy event is a table of fields, but {values!r} was given.")
         values = dict(values)
@@ -114,7 +116,9 @@ class GaussianEvent:
                     f"A privacy event has the {name} {given!r}, but this version of pmtl can "
                     f"only account for {only!r}: use the version that wrote it."
                 )
-        return cls(**fields_of(cls, {"chance": None, **values}, "privacy event"))
+        values = {"chance": None, **values}
+        refuse_unknown_cost(values, "privacy event")
+        return cls(**fields_of(cls, values, "privacy event"))
 
     def _plan(self) -> PrivacyPlan:
         """A plan of one round (any δ), which makes all the checks."""

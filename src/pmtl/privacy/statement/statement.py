@@ -14,11 +14,14 @@ from pmtl.privacy.ledger.events import TRAINING, GaussianEvent, from_list, to_li
 from pmtl.privacy.plan import ADJACENCY, PrivacyPlan
 from pmtl.privacy.sampling import ALL_OTHERS
 from pmtl.privacy.statement import text
+from pmtl.privacy.statement.check import check_statement
 from pmtl.privacy.statement.meaning import Guarantee, stated_deltas
 from pmtl.spec import from_values, take_format
 
 #: The format of `privacy.json`. Files without a number may have further entries.
 FORMAT = 2
+#: By format, by how much a number may be below what this version computes for the same releases.
+_SLACK = {1: 0.01, 2: 1e-6}
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,8 @@ class Statement:
     def from_dict(
         cls, values: Mapping[str, Any], where: str = "the privacy statement"
     ) -> Statement:
-        """The statement that `to_dict` wrote, checked.
+        """The statement that `to_dict` wrote, checked: one that contradicts itself is refused
+        (`check_statement` says what is compared).
 
         Args:
             values: what `to_dict` returned, also after JSON, which has no infinity.
@@ -80,11 +84,14 @@ class Statement:
                 for name in ("plan", "metrics"):
                     if given[name] is not None:
                         PrivacyPlan.from_dict(given[name])
-            except (TypeError, ValueError, KeyError, AttributeError) as error:
+            except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
                 raise PmtlError(
                     f"It is not a privacy statement of this version of pmtl ({error})."
                 ) from error
-        return from_values(cls, given, where, lenient=format == 1)
+        read = from_values(cls, given, where, lenient=format == 1)
+        with errors_naming(where):
+            check_statement(read, _SLACK[format])
+        return read
 
     def __str__(self) -> str:
         return text.in_full(self)

@@ -7,17 +7,21 @@ are not needed here and left out.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pmtl import storage as files
 from pmtl.data.describe import warn_of_few_clients
 from pmtl.errors import PmtlError, errors_naming
+from pmtl.jsontext import check_text
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.statement.statement import Statement
 from pmtl.report.page.part import Pairs, Part, data_pairs, flat, plan_warnings
 from pmtl.report.run_verdict import released_verdict
 from pmtl.runs.metrics_file import MetricsFile, released
+from pmtl.spec import from_values
 
 #: The settings of `plan.json` that a page shows.
 _SHOWN = (
@@ -33,6 +37,22 @@ _WITHHELD = (
 )
 
 
+@dataclass(frozen=True)
+class _Public:
+    """What a page needs of `plan.json`; there are further entries."""
+
+    mode: str
+    model: str
+    algorithm: str
+    task: str
+    input_shape: tuple[int, ...]
+    outputs: int
+    shares: bool
+    disclosed: tuple[str, ...]
+    plan: Mapping[str, Any]
+    metrics_plan: Mapping[str, Any] | None
+
+
 def public_part(path: Path) -> Part | None:
     """The part of a production run, from its folder or from a copy of its `public/` folder; None
     if `path` is neither."""
@@ -44,41 +64,51 @@ def public_part(path: Path) -> Part | None:
         raise PmtlError(
             f"The run at {path} is not finished: continue it with `pmtl resume {path}`."
         )
-    facts = files.read_json(folder / "plan.json")
+    settings = files.read_json(folder / "plan.json")
     said = folder / "privacy.json"
     statement = Statement.from_dict(files.read_json(said), str(said))
-    with errors_naming(str(folder / "plan.json")):
-        plan = PrivacyPlan.from_dict(facts["plan"])
-        given = facts["metrics_plan"]
-        metrics = None if given is None else PrivacyPlan.from_dict(given)
+    facts, plan, metrics = _read(settings, f"the file {folder / 'plan.json'}")
     lines = MetricsFile(folder / "metrics.jsonl", b"").lines()
     place = folder.resolve()
-    about_plan = plan_warnings(plan, metrics) if facts["shares"] else []
+    about_plan = plan_warnings(plan, metrics) if facts.shares else []
     return Part(
         name=place.parent.name if place.name == "public" else place.name,
-        algorithm=facts["algorithm"],
-        model=facts["model"],
+        algorithm=facts.algorithm,
+        model=facts.model,
         clients=plan.clients,
-        mode=facts["mode"],
+        mode=facts.mode,
         statement=statement,
         verdict=released_verdict(released(lines), metrics, plan.clients),
         lines=lines,
         data=_data(facts, plan),
-        settings=flat({name: facts.get(name) for name in _SHOWN}),
-        commands=_commands(plan, facts["shares"]),
-        warnings=[*facts["disclosed"], *warn_of_few_clients(plan.clients), *about_plan],
+        settings=flat({name: settings.get(name) for name in _SHOWN}),
+        commands=_commands(plan, facts.shares),
+        warnings=[*facts.disclosed, *warn_of_few_clients(plan.clients), *about_plan],
         no_gains=_WITHHELD,
     )
 
 
-def _data(facts: dict[str, Any], plan: PrivacyPlan) -> Pairs:
-    counted = "classes" if facts["task"] == "classification" else "outputs"
+def _read(values: Mapping[str, Any], where: str) -> tuple[_Public, PrivacyPlan, PrivacyPlan | None]:
+    """The entries of `plan.json`, its plan and that of its metrics; anything else is refused."""
+    facts = from_values(_Public, values, where, lenient=True)
+    with errors_naming(where):
+        try:
+            check_text(values)
+            plan = PrivacyPlan.from_dict(facts.plan)
+            given = facts.metrics_plan
+            return facts, plan, None if given is None else PrivacyPlan.from_dict(given)
+        except (ValueError, KeyError, TypeError) as error:
+            raise PmtlError(f"It is not the plan of a run ({error}).") from error
+
+
+def _data(facts: _Public, plan: PrivacyPlan) -> Pairs:
+    counted = "classes" if facts.task == "classification" else "outputs"
     return data_pairs(
         {
             "clients": plan.clients,
-            "features": facts["input_shape"],
-            "task": facts["task"],
-            counted: facts["outputs"],
+            "features": facts.input_shape,
+            "task": facts.task,
+            counted: facts.outputs,
         }
     )
 
