@@ -218,6 +218,7 @@ def test_scripts_and_traces_count_by_what_they_compute(tmp_path):
     assert not set(one) & set(two)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Torch prefers its newer exports.
 def test_a_script_has_the_same_digest_in_training_mode():
     module = torch.jit.script(nn.Linear(2, 2))
     assert code_digest(module.train()) == code_digest(module.eval())
