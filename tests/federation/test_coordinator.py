@@ -144,3 +144,22 @@ def test_equal_to_the_simulation(tmp_path, monkeypatch, name, summed):
             mine = result.views()["personal"](np.array([result.clients.index(client)]))[0]
             assert np.array_equal(mine.numpy(), personal[k].numpy()), (site, client)
             assert not np.array_equal(mine.numpy(), start), "nothing was trained"
+
+
+def test_runs_with_different_public_starts_do_not_share_noise(tmp_path, monkeypatch):
+    """The difference of two models with one noise would be that of the exact averages."""
+    monkeypatch.chdir(tmp_path)
+    tables = write_tables(tmp_path / "tables")
+    model = build_model("logistic", (3,), 2, "classification", 0)
+    keys = []
+    for number, value in enumerate([0.0, 0.0, 1.0]):
+        start = {part.name: torch.full(part.shape, value) for part in model.layout.parameters}
+        save_file(start, "start.safetensors")
+        folder = tmp_path / str(number)
+        wanted = job(
+            algorithm="fedavg", model="logistic", init="start.safetensors",
+            privacy={"epsilon": 8.0, "rounds": 1}, local={"steps": 1},
+        )  # fmt: skip
+        coordinate(wanted, services(tables, folder / "sites"), folder / "server")
+        keys.append(ServerFolder(folder / "server").run("r1").read()[2])
+    assert keys[0] == keys[1] != keys[2]

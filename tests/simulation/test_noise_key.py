@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
+from safetensors.torch import save_file
 
 import pmtl
 from pmtl.algorithms import PMTL
 from pmtl.errors import PmtlError
 from pmtl.models import build_model
+from pmtl.models.network import train
 from pmtl.privacy.noise import CPU, real
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.sampling import SamplingScheme
+from pmtl.runs.config import TrainConfig
 from pmtl.runs.folder import RunFolder
+from pmtl.runs.preparation import refuse_differences
 from pmtl.simulation import LocalTraining, simulate
 from pmtl.simulation.noise_key import NoiseKey
 
@@ -69,6 +75,81 @@ def test_two_sampling_schemes_of_one_name_do_not_share_noise(small, monkeypatch)
     assert key(OWN).text != turns.text
     assert noise(key(OWN)) != noise(turns)
     assert key("fixed").text == fixed.text
+
+
+def test_a_copied_plan_has_the_code_of_its_scheme_in_the_key(small, monkeypatch):
+    """A copy keeps the chance of its scheme and not the code; it still draws by the code."""
+    model = build_model("logistic", small.input_shape, small.outputs, small.task, 0)
+
+    def key():
+        plan = copy.copy(PrivacyPlan(12, 4, OWN, 0.5, 0.1, 3, 1e-2))
+        return simulate(small, model, PMTL(), plan, LocalTraining(steps=1), 0).noise_key.text
+
+    turns = key()
+    assert key() == turns
+    monkeypatch.setattr(Turns, "draw", first_clients)
+    assert key() != turns
+
+
+class Pair:
+    """The first of two processes; it remembers what they compare."""
+
+    size = 2
+
+    def differing(self, parts):
+        self.parts = parts
+        return []
+
+
+def test_processes_compare_the_code_of_a_copied_plans_scheme(small, monkeypatch):
+    model = build_model("logistic", small.input_shape, small.outputs, small.task, 0)
+    pair = Pair()
+
+    def compared():
+        plan = copy.copy(PrivacyPlan(12, 4, OWN, 0.5, 0.1, 3, 1e-2))
+        refuse_differences(pair, small, TrainConfig(data="x"), [plan, None], model, PMTL())
+        return pair.parts["the sampling scheme"]
+
+    turns = compared()
+    assert compared() == turns
+    monkeypatch.setattr(Turns, "draw", first_clients)
+    assert compared() != turns
+
+
+@pytest.mark.parametrize("algorithm", ["anchored", "pmtl"])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("subspace:k=5,seed=0", "subspace:k=5,seed=1"),
+        ("lowrank:rank=1,seed=0", "lowrank:rank=1,seed=1"),
+        ("*.bias", None),
+    ],
+)
+def test_runs_that_share_different_parts_do_not_share_noise(
+    small, monkeypatch, algorithm, one, other
+):
+    monkeypatch.setattr(train, "STEPS", 2)
+
+    def key(share):
+        chosen = {"algorithm": algorithm, "share": share}
+        if algorithm == "pmtl":
+            chosen |= {"privacy": {"rounds": 2}, "local": {"steps": 1}}
+        run = pmtl.train(small, "mlp:hidden=3", **chosen, seed=0, evaluate_every=0)
+        return run.facts.noise_key
+
+    assert key(one) == key(one) != key(other)
+
+
+def test_a_public_start_and_the_same_random_one_do_not_share_noise(small, tmp_path, monkeypatch):
+    """The noise of anchored may be as large as a random start, but not as a public one."""
+    monkeypatch.setattr(train, "STEPS", 2)
+    model = build_model("mlp:hidden=3", small.input_shape, small.outputs, small.task, 0)
+    save_file(model.module.state_dict(), tmp_path / "start.safetensors")
+    keys = [
+        pmtl.train(small, "mlp:hidden=3", algorithm="anchored", init=init, seed=0).facts.noise_key
+        for init in (None, tmp_path / "start.safetensors")
+    ]
+    assert keys[0] != keys[1]
 
 
 def test_a_run_whose_sampling_scheme_has_changed_does_not_go_on(small, tmp_path, monkeypatch):

@@ -81,8 +81,9 @@ class Coordinator:
         run = self.folder.run(self.job.run)
         public = PublicInputs.read(self.job.config.init, self.job.config.share)
         if new := not run.exists:
-            agreement, key = self._invite(public)
+            agreement, prints = self._invite(public)
             public = public.fitted(agreement.model(public))
+            key = to_json([agreement.to_dict(), prints, public.digest(), __version__])
             run.create(agreement, public, key)
         with ExitStack() as stack:
             stack.enter_context(run.lock())
@@ -116,8 +117,9 @@ class Coordinator:
             run.finish(agreement, server, state, budget)
         self.tell(f"The run {agreement.run} is finished.")
 
-    def _invite(self, public: PublicInputs) -> tuple[Agreement, str]:
-        """Ask all sites for their clients, and make the plan. This costs no privacy."""
+    def _invite(self, public: PublicInputs) -> tuple[Agreement, dict[str, str | None]]:
+        """Ask all sites for their clients, and make the plan. This costs no privacy. Returns what
+        was agreed on, and the fingerprint of every site's data."""
         config = replace(self.job.config, data="(at the sites)", init=None, device="cpu")
         config = replace(config, ledger=AT_THE_SERVER if config.mode == "production" else None)
         invite = Invite(asdict(config), __version__, self.job.secure).message()
@@ -148,7 +150,7 @@ class Coordinator:
         if agreement.secure is not None:
             scale(Grid.of(agreement.plan), *agreement.secure)  # Refuses what is not covered.
         prints = {site: joined[site].fingerprint for site in self.sites}
-        return agreement, to_json([agreement.to_dict(), prints])
+        return agreement, prints
 
     def _budget(
         self, agreement: Agreement, algorithm: Algorithm, stack: ExitStack

@@ -27,6 +27,7 @@ from pmtl.privacy.ledger.events import TRAINING
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.request import DEFAULT_EPSILON, DEFAULT_ROUNDS
+from pmtl.privacy.sampling import SamplingScheme
 from pmtl.privacy.statement.warnings import (
     warn_if_noise_exceeds_signal,
     warn_of_delta,
@@ -307,7 +308,7 @@ def refuse_differences(
             "the settings": to_json([settings, promised, run]),
             "the model": code_digest(model.module, model.start()),
             "the algorithm": code_digest(method, _billboard_description(method, data)),
-            "the sampling scheme": code_digest([plan.scheme for plan in plans if plan is not None]),
+            "the sampling scheme": code_digest(_schemes(plans)),
             "the version of pmtl": f"{software.pop('pmtl')} {_sources()}",
             "the version of Python or torch": to_json(software),
         }
@@ -319,6 +320,10 @@ def refuse_differences(
             "files, and not for a federation between organisations: start every process with the "
             "same data, settings and installation."
         )
+
+
+def _schemes(plans: Sequence[PrivacyPlan | None]) -> list[SamplingScheme]:
+    return [plan.with_code().scheme for plan in plans if plan is not None]
 
 
 def _billboard_description(method: Algorithm, data: FederatedData) -> Any:

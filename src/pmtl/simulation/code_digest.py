@@ -10,32 +10,47 @@ names. `code_digest` reads
 - what belongs to Python or to an installed package with a version by its name (and this version,
   except those of torch, NumPy and SciPy, whose builds differ between machines);
 - modules, pmtl's own objects and objects of a user's classes by their class and attributes, other
-  objects by what `pickle` would store.
+  objects by what `pickle` would store;
+- subclasses of numbers, texts, containers, tensors and arrays by their class and attributes, too;
+- functions and modules of TorchScript by what they would save.
+
+Not covered: what code finds by a computed name (`getattr(module, name)`, `globals()[name]`), reads
+from files or the environment, or keeps where `pickle` cannot read it (as `np.frompyfunc` does).
 """
 
 from __future__ import annotations
 
 import dis
 import sys
-from collections import deque
+import types
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
 from hashlib import blake2b
+from inspect import getattr_static
 from sysconfig import get_path
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pmtl.models.torchscript import saved_script
+
 #: Packages whose code is identified by name alone; pmtl's version is in the key of the noise.
 _BY_NAME = {"torch", "numpy", "scipy", "pmtl"}
 _STANDARD_LIBRARY = (get_path("stdlib"), get_path("platstdlib"))
-#: Attributes that are ignored: Python's own, and whether a module is in training mode.
-_IGNORED = {"__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl", "training"}
-_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
+#: Attributes of Python's own that are ignored; the last one is a function of `singledispatch`.
+_IGNORED = {"__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl", "_clear_cache"}
+_SCALARS = (bool, int, float, complex, str, bytes)
+#: Types whose name is not written again after the content. Objects of other types may have methods.
+_PLAIN = {
+    *(*_SCALARS, tuple, list, set, frozenset, dict, partial, property, types.FunctionType),
+    *(Tensor, nn.Parameter, np.ndarray, np.memmap),
+}
+#: What is identified by its name alone.
+_NAMED = (torch.dtype, np.dtype, types.ModuleType, types.BuiltinFunctionType)
 #: How many modules inside modules are followed.
 _MOST_LEVELS = 8
 
@@ -48,7 +63,7 @@ def code_digest(*values: Any) -> str:
 class _Code(NamedTuple):
     """Compiled code, and the globals that it can name."""
 
-    code: CodeType
+    code: types.CodeType
     names: dict[str, Any]
 
 
@@ -59,7 +74,8 @@ class _Digester:
     values never give the same bytes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, above: frozenset[int] = frozenset()) -> None:
+        self._above = above  # The ids of the elements of sets that are being read.
         self._state = blake2b(digest_size=32)
         self._waiting: deque[Any] = deque()
         self._numbers: dict[int, int] = {}
@@ -73,46 +89,76 @@ class _Digester:
         return self._state.hexdigest()
 
     def _read(self, value: Any) -> None:
-        if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+        if value is None or type(value) in _SCALARS:
             self._write(type(value).__name__, repr(value))
-        elif isinstance(value, (torch.device, torch.Generator)):
-            self._write("device")
-        elif isinstance(value, (torch.dtype, np.dtype, ModuleType, BuiltinFunctionType)):
-            self._write("name", _name(value))
         elif isinstance(value, np.generic):
             self._array(np.asarray(value))
-        elif isinstance(value, (_Code, CodeType)):
+        elif isinstance(value, (torch.device, torch.Generator)):
+            self._write("device")
+        elif isinstance(value, _NAMED):
+            self._write("name", _name(value))
+        elif isinstance(value, (_Code, types.CodeType)):
             self._code(*(value if isinstance(value, _Code) else (value, {})))
-        elif isinstance(value, tuple):
-            self._parts("tuple", value)
-        elif isinstance(value, (set, frozenset)):
-            self._parts("set", sorted(code_digest(part) for part in value))
+        elif type(value) in (tuple, set, frozenset):
+            self._read_content(value)
         elif not self._was_read(value):
             self._read_once(value)
 
     def _read_once(self, value: Any) -> None:
+        if isinstance(value, (torch.jit.ScriptFunction, torch.jit.ScriptModule)):
+            self._parts("script", saved_script(value))
+        elif isinstance(value, types.FunctionType):
+            self._function(value)
+        elif isinstance(value, type):
+            self._class(value)
+        elif isinstance(value, types.MethodType):
+            self._parts("method", (value.__func__, value.__self__))
+        elif self._read_content(value):
+            self._kind_and_attributes(value)
+        elif _known(type(value)) and getattr_static(value, "__wrapped__", None) is not None:
+            self._parts("wrapper", (type(value), value.__wrapped__))  # As `functools.cache` makes.
+        else:
+            self._object(value)
+
+    def _read_content(self, value: Any) -> bool:
+        """Read what a value of a basic type holds; whether it is of one."""
         if isinstance(value, Tensor):
             self._tensor(value)
         elif isinstance(value, np.ndarray):
             self._array(value)
-        elif isinstance(value, dict):
+        elif isinstance(value, (dict, types.MappingProxyType)):
             self._parts("dict", [part for item in value.items() for part in item])
+            if isinstance(value, defaultdict):
+                self._parts("default", (value.default_factory,))
         elif isinstance(value, list):
-            self._parts("list", value)
+            self._parts("list", list(value))
+        elif isinstance(value, (set, frozenset)):
+            self._parts("set", sorted(self._digest_inside(part) for part in value))
         elif isinstance(value, partial):
             self._parts("partial", (value.func, value.args, value.keywords))
-        elif isinstance(value, MethodType):
-            self._parts("method", (value.__func__, value.__self__))
         elif isinstance(value, property):
             self._parts("property", (value.fget, value.fset, value.fdel))
-        elif isinstance(value, FunctionType):
-            self._function(value)
-        elif isinstance(value, type):
-            self._class(value)
-        elif hasattr(value, "__wrapped__"):  # A wrapper, as `functools.cache` makes.
-            self._parts("wrapper", (type(value), value.__wrapped__))
+        elif isinstance(value, tuple):
+            self._parts("tuple", tuple(value))
+        elif isinstance(value, _SCALARS):
+            base = next(base for base in _SCALARS if isinstance(value, base))
+            self._write(base.__name__, base.__repr__(value))
         else:
-            self._object(value)
+            return False
+        return True
+
+    def _kind_and_attributes(self, value: Any) -> None:
+        """After the content: the class if it is a subclass, and attributes if there are any."""
+        if type(value) not in _PLAIN:
+            self._parts("kind", (type(value),))
+        if found := _attributes_of(value):
+            self._attributes(found)
+
+    def _digest_inside(self, part: Any) -> str:
+        """The digest of an element of a set, which has no place in the order of reading."""
+        if id(part) in self._above:  # The element refers to a set that it is in.
+            return "again"
+        return _Digester(self._above | {id(part)}).digest((part,))
 
     def _tensor(self, value: Tensor) -> None:
         self._write("tensor", str(value.dtype), str(tuple(value.shape)), str(value.requires_grad))
@@ -129,27 +175,28 @@ class _Digester:
         else:
             self._bytes(np.ascontiguousarray(value).tobytes())
 
-    def _function(self, value: FunctionType) -> None:
-        if _known(value):
+    def _function(self, value: types.FunctionType) -> None:
+        # `functools.wraps` gives a user's function the module of the function that it wraps.
+        if _known(value) and _known_package(_root(value.__globals__.get("__name__"))):
             self._write("known", _name(value))
             return
         cells = tuple(_content(cell) for cell in value.__closure__ or ())
         given = (value.__defaults__, value.__kwdefaults__, cells)
         self._parts("function", (*given, _Code(value.__code__, value.__globals__)))
+        self._kind_and_attributes(value)
 
-    def _code(self, code: CodeType, names: dict[str, Any]) -> None:
+    def _code(self, code: types.CodeType, names: dict[str, Any]) -> None:
         self._write("code", str((code.co_names, code.co_varnames, code.co_freevars)))
         self._bytes(code.co_code)
-        parts = [_Code(c, names) if isinstance(c, CodeType) else c for c in code.co_consts]
+        parts = [_Code(c, names) if isinstance(c, types.CodeType) else c for c in code.co_consts]
         steps = list(dis.get_instructions(code))
-        asked = {step.argval for step in steps if step.opname in _GLOBALS} & set(names)
+        loads = ("LOAD_GLOBAL", "LOAD_NAME")
+        asked = {step.argval for step in steps if step.opname in loads} & set(names)
         used = {name: names[name] for name in asked}
         imported = [step.argval for step in steps if step.opname == "IMPORT_NAME"]
         package = str(names.get("__package__") or "")
-        for name in imported:
-            for full in (name, f"{package}.{name}"):
-                if full in sys.modules:
-                    used[f"import {full}"] = sys.modules[full]
+        places = [full for name in imported for full in (name, f"{package}.{name}")]
+        used |= {f"import {full}": sys.modules[full] for full in places if full in sys.modules}
         self._parts("constants", parts)
         self._attributes(used | _named_in(used, code.co_names))
 
@@ -200,16 +247,15 @@ class _Digester:
 def _named_in(values: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """The attributes with these names in a user's own modules among the values."""
     found: dict[str, Any] = {}
-    waiting = [(name, part) for name, part in values.items() if isinstance(part, ModuleType)]
+    waiting = [(name, part) for name, part in values.items() if isinstance(part, types.ModuleType)]
     while waiting:
         above, module = waiting.pop()
-        root = module.__name__.partition(".")[0]
-        if _known_package(root):
+        if _known_package(_root(module.__name__)):
             continue
         for name in names:
             if hasattr(module, name) and (full := f"{above}.{name}") not in found:
                 found[full] = getattr(module, name)
-                if isinstance(found[full], ModuleType) and full.count(".") < _MOST_LEVELS:
+                if isinstance(found[full], types.ModuleType) and full.count(".") < _MOST_LEVELS:
                     waiting.append((full, found[full]))
     return found
 
@@ -227,17 +273,28 @@ def _state_of(value: Any) -> tuple[Any, ...]:
 
 
 def _attributes_of(value: Any) -> dict[str, Any]:
-    """An object's attributes, except fields of pmtl's own dataclasses with `repr=False`, which are
-    covered elsewhere."""
+    """An object's attributes, except fields of pmtl's own dataclasses with `repr=False`, of which
+    the billboard has the content. Derived fields count: nothing else has their content."""
     ours = [kind for kind in type(value).__mro__ if is_dataclass(kind) and _package(kind) == "pmtl"]
-    hidden = {field.name for kind in ours for field in fields(kind) if not field.repr}
+    own = [field for kind in ours for field in fields(kind) if not field.metadata.get("derived")]
+    hidden = {field.name for field in own if not field.repr}
     slots = [name for kind in type(value).__mro__ for name in vars(kind).get("__slots__", ())]
     found = {name: getattr(value, name) for name in slots if hasattr(value, name)}
-    found |= getattr(value, "__dict__", {})
-    if isinstance(value, nn.Module):  # The keys of hooks are counted over the whole process.
+    found |= _own_attributes(value)
+    if isinstance(value, nn.Module):
+        hidden.add("training")  # Whether the module is in training mode.
+        # The keys of hooks are counted over the whole process.
         hooks = {name: part for name, part in found.items() if "hooks" in name}
         found |= {name: tuple(h.values()) for name, h in hooks.items() if isinstance(h, dict)}
     return {name: part for name, part in found.items() if name not in hidden}
+
+
+def _own_attributes(value: Any) -> dict[str, Any]:
+    """The object's `__dict__`, without asking a `__getattr__`, which may answer to any name."""
+    try:
+        return dict(object.__getattribute__(value, "__dict__"))
+    except AttributeError:
+        return {}
 
 
 def _content(cell: Any) -> Any:
@@ -256,7 +313,11 @@ def _name(value: Any) -> str:
 
 
 def _package(value: Any) -> str:
-    return str(getattr(value, "__module__", None) or "").partition(".")[0]
+    return _root(getattr(value, "__module__", None))
+
+
+def _root(module: Any) -> str:
+    return str(module or "").partition(".")[0]
 
 
 def _known(value: Any) -> bool:

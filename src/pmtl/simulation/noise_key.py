@@ -33,8 +33,8 @@ class NoiseKey:
     def describe(self, server: Server, sites: Sites, hardened: bool) -> None:
         """Describe the run; to be called before training, which may change the module."""
         if self._seed is not None:
-            plan = server.plan  # It has only the name of its scheme.
-            own = () if is_library_scheme(plan.sampling) else (plan.scheme,)
+            plan = server.plan  # It names its scheme; a copied one has the code only `with_code`.
+            own = () if is_library_scheme(plan.sampling) else (plan.with_code().scheme,)
             self._described = code_digest(
                 __version__,
                 plan.to_dict(),
