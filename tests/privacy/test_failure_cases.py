@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 GATE = "tests/privacy/test_failure_cases_gate.py::test_"
 NOISE = "tests/privacy/test_failure_cases_noise.py::test_"
 RUNS = "tests/privacy/test_failure_cases_runs.py::test_"
+FINAL = "tests/simulation/client_vectors/test_final_models_runs.py::test_"
 PARTS = "tests/runs/test_folder_parts.py::test_"
 TEAM = "tests/simulation/test_team.py::test_"
 IDENTITY = "tests/simulation/test_code_digest.py::test_"
@@ -295,6 +296,16 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "a client that fails": (
         "has a row in the store like everybody who was drawn",
         (PRODUCTION + "a_client_that_fails_has_a_row_like_everybody_who_was_drawn",),
+    ),
+    "a client whose upload has a wrong shape, type or device, or whose `predict` fails": (
+        "counts as zero, or has the model of a client that was never sampled",
+        (
+            FINAL + "an_upload_of_another_shape_or_type_counts_as_zero",
+            FINAL + "a_client_whose_predict_fails_has_the_shared_model",
+            "tests/federation/test_training.py::test_an_upload_of_a_wrong_shape_or_type_is_a_failure",
+            "tests/federation/test_training.py::"
+            "test_a_client_whose_weights_cannot_be_computed_has_those_of_a_newcomer",
+        ),
     ),
     "how many clients were ever sampled": (
         "is in no file that others may read",

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.func import vmap
 
 from pmtl.algorithms import Algorithm, ExactAlgorithm
 from pmtl.data import FederatedData, load
@@ -26,8 +25,17 @@ from pmtl.models import FlatModel
 from pmtl.privacy.clipping import clip
 from pmtl.privacy.grid import Grid
 from pmtl.runs.config import TrainConfig
+from pmtl.simulation.client_vectors.final_models import alone_weights, final_weights
 from pmtl.simulation.client_vectors.store import Store
-from pmtl.simulation.fault_isolation import failure_notes, isolated
+from pmtl.simulation.fault_isolation import (
+    COUNTS_AS_ZERO,
+    NO_MODEL,
+    Failed,
+    checked,
+    checked_training,
+    failure_notes,
+    isolated,
+)
 from pmtl.simulation.sites import Sites
 
 CPU = torch.device("cpu")
@@ -125,8 +133,9 @@ class Training:
             chosen = torch.from_numpy(places)
             clients = drawn[places]
             read = shared[torch.from_numpy(clients)]
-            done = self._sites.train_clients(clients, own[chosen], read, round, lr)
-            return done.kept, done.uploads
+            made = self._sites.train_clients(clients, own[chosen], read, round, lr)
+            made = checked_training(made, own[chosen], shared, size if shares else None)
+            return made.kept, made.uploads
 
         names = [self.data.clients[client] for client in drawn]
         failed = failure_notes(self.notify_owner, names, "trained", round)
@@ -156,29 +165,36 @@ class Training:
         everybody = np.arange(self.data.m, dtype=np.int64)
 
         def solve(clients: Ints) -> Tensor:
-            return self._sites.finish_clients(clients, shared[torch.from_numpy(clients)])
+            made = self._sites.finish_clients(clients, shared[torch.from_numpy(clients)])
+            return checked(made, "vectors", self.store.start.expand(len(clients), -1))
 
-        names, rounds = self.data.clients, self._plan.rounds
-        failed = failure_notes(self.notify_owner, names, "trained", rounds)
+        failed = self._failed("trained")
         for piece in self._sites.pieces(everybody):
             for clients, own in isolated(piece, solve, failed):
                 self.store.scatter(clients, own)
 
     def weights(self, shared: Tensor) -> Callable[[Ints], Tensor]:
-        """A function that gives the weights with which any clients predict."""
-
-        def of(clients: Ints) -> Tensor:
-            read = shared[torch.from_numpy(clients)]
-            return self._sites.predictors(self.store.gather(clients), read)
-
-        return of
+        """A function that gives the weights with which any clients predict; `shared` [m, P] is what
+        clients read at the end."""
+        return final_weights(
+            algorithm=self.algorithm,
+            predictors=self._sites.predictors,
+            store=self.store,
+            read=lambda clients: shared[torch.from_numpy(clients)],
+            failed=self._failed("given a model of its own", NO_MODEL),
+        )
 
     def alone(self) -> Callable[[Ints], Tensor] | None:
         """The same for what clients would have without the others, if the algorithm knows it."""
         if not isinstance(self.algorithm, ExactAlgorithm):
             return None
-        each = vmap(self.algorithm.alone)
-        return lambda clients: each(self.store.gather(clients))
+        failed = self._failed("given a model without the others")
+        return alone_weights(self.algorithm, self.store, failed)
+
+    def _failed(self, what: str, instead: str = COUNTS_AS_ZERO) -> Failed:
+        """Tells the owner about a client that failed after the last round."""
+        names, rounds = self.data.clients, self._plan.rounds
+        return failure_notes(self.notify_owner, names, what, rounds, instead)
 
 
 def as_one_client(data: FederatedData, name: str) -> FederatedData:

@@ -22,12 +22,12 @@ import torch
 from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import Tensor
-from torch.func import vmap
 
 from pmtl import storage as files
 from pmtl.algorithms import Algorithm
 from pmtl.errors import PmtlError
 from pmtl.simulation import Store, Weights
+from pmtl.simulation.client_vectors.final_models import unseen_weights
 from pmtl.simulation.client_vectors.row_file import RowFile, digest_rows, private
 
 _TYPES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.uint8: "U8"}
@@ -54,10 +54,7 @@ def personal_models(
     `shared` [vectors, P] was published; `weights` and `alone` give the weights of any clients.
     `mixed`: each client reads a mixture of these vectors, so no two clients have the same model."""
     seen = np.arange(store.m) if mixed else store.seen
-    if algorithm.exact:
-        unseen = algorithm.published(shared)
-    else:
-        unseen = vmap(algorithm.predict)(store.start.expand(len(shared), -1), shared)
+    unseen = unseen_weights(algorithm, store.start, shared)
     models = {}
     if algorithm.personal:
         models["personal"] = Personal(seen, unseen, weights)

@@ -173,7 +173,7 @@ def _finish(
     key: bytes,
 ) -> Run:
     data, delta = simulation.data, simulation.plan.delta
-    views = simulation.views(state)
+    views = simulation.final_views(state)
     weights = views["personal"] if simulation.team.leader else _not_in_this_process
     # If nothing is personal, the weights come from what was published, as in a run that is read.
     own = weights if simulation.algorithm.personal or not simulation.team.leader else None

@@ -7,11 +7,18 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
+
+from pmtl.engines.base import Trained
+from pmtl.errors import PmtlError
 
 T = TypeVar("T")
 Clients = NDArray[np.int64]
 #: Called with a client that could not be computed, and the error; only the data's owner sees them.
 Failed = Callable[[int, Exception], None]
+#: What follows from a failure: in a round, and when models are made at the end.
+COUNTS_AS_ZERO = "It counts as zero."
+NO_MODEL = "It has the shared model, as clients that were never sampled."
 
 
 def isolated(
@@ -41,16 +48,44 @@ def isolated(
     return [*isolated(clients[:half], work, failed), *isolated(clients[half:], work, failed)]
 
 
+def checked(made: Tensor, what: str, like: Tensor) -> Tensor:
+    """What was computed for clients, if it has the shape of `like`: with its type, on its device.
+
+    To be called inside `isolated`: shape, type and device of what an algorithm returns may depend
+    on one client's rows. `what` is the word for it ("uploads").
+    """
+    if made.shape != like.shape or made.is_complex():
+        raise PmtlError(
+            f"The algorithm must return {what} of shape {tuple(like.shape)} for {len(like)} "
+            f"clients, in real numbers, but returned shape {tuple(made.shape)} of {made.dtype}."
+        )
+    return made.detach().to(like)
+
+
+def checked_training(made: Trained, own: Tensor, shared: Tensor, size: int | None) -> Trained:
+    """The result of training, if its vectors are like `own` [K, own] and its uploads are of length
+    `size` (None: there are none) and of the type of `shared`; to be called inside `isolated`."""
+    kept, uploads = checked(made.kept, "vectors to keep", own), made.uploads
+    if size is not None:
+        uploads = checked(uploads, "uploads", shared.new_empty(()).expand(len(own), size))
+    return made._replace(kept=kept, uploads=uploads)
+
+
 def failure_notes(
-    notify_owner: Callable[[str], None], names: Sequence[str], what: str, round: int
+    notify_owner: Callable[[str], None],
+    names: Sequence[str],
+    what: str,
+    round: int,
+    instead: str = COUNTS_AS_ZERO,
 ) -> Failed:
     """A function that tells the owner of the data about a client that could not be computed.
-    `names` are the clients' names, and `what` is the word for the failed work ("trained")."""
+    `names` are the clients' names, `what` is the word for the failed work ("trained"), and
+    `instead` says what follows from it."""
 
     def failed(client: int, error: Exception) -> None:
         notify_owner(
             f"Round {round}: client {names[client]!r} could not be {what} "
-            f"({type(error).__name__}: {error}). It counts as zero."
+            f"({type(error).__name__}: {error}). {instead}"
         )
 
     return failed

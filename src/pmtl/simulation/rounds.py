@@ -22,9 +22,18 @@ from pmtl.errors import PmtlError
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Tally
 from pmtl.server import Server, ServerState
+from pmtl.simulation.client_vectors.final_models import alone_weights, final_weights
 from pmtl.simulation.client_vectors.store import Store
 from pmtl.simulation.evaluation import Evaluator, Floats, Metrics, Weights
-from pmtl.simulation.fault_isolation import Failed, failure_notes, isolated
+from pmtl.simulation.fault_isolation import (
+    COUNTS_AS_ZERO,
+    NO_MODEL,
+    Failed,
+    checked,
+    checked_training,
+    failure_notes,
+    isolated,
+)
 from pmtl.simulation.noise_key import NoiseKey
 from pmtl.simulation.released_metrics import ReleasedMetrics, metric_bounds
 from pmtl.simulation.round_report import RoundReport
@@ -137,7 +146,9 @@ class Simulation:
                     positions = torch.from_numpy(np.searchsorted(piece, clients))
                     owned = owned[positions.to(owned.device)]
                 read = self._read(state.shared, clients)
-                return self.sites.train_clients(clients, owned, read, round, lr)
+                made = self.sites.train_clients(clients, owned, read, round, lr)
+                size = tally.sum.shape[1] if self.algorithm.shares else None
+                return checked_training(made, owned, state.shared, size)
 
             trains, failure = piece[self._trains[piece]], self._failed("trained", round)
             done = isolated(trains, train, failure, self._production)
@@ -172,7 +183,8 @@ class Simulation:
         for piece in self.sites.pieces(all_clients):
 
             def solve(clients: Ints) -> Tensor:
-                return self.sites.finish_clients(clients, self._read(state.shared, clients))
+                own = self.sites.finish_clients(clients, self._read(state.shared, clients))
+                return checked(own, "vectors", state.store.start.expand(len(clients), -1))
 
             failure = self._failed("finished", state.round)
             for clients, own in isolated(piece, solve, failure, self._production):
@@ -185,8 +197,8 @@ class Simulation:
     def _read(self, shared: Tensor, clients: Ints) -> Tensor:
         return self.server.billboard.read(shared, clients, self._production)
 
-    def _failed(self, what: str, round: int) -> Failed:
-        return failure_notes(self.notify_owner, self.data.clients, what, round)
+    def _failed(self, what: str, round: int, instead: str = COUNTS_AS_ZERO) -> Failed:
+        return failure_notes(self.notify_owner, self.data.clients, what, round, instead)
 
     def _publish(self, tally: Tally, state: RunState) -> None:
         """Sum at the leader, whose gate publishes; then broadcast the result."""
@@ -238,6 +250,23 @@ class Simulation:
         if isinstance(self.algorithm, ExactAlgorithm):
             alone = vmap(self.algorithm.alone)
             views["alone"] = lambda clients: alone(state.store.gather(clients))
+        return views
+
+    def final_views(self, state: RunState) -> dict[str, Weights]:
+        """`views` after the last round, for the run's result. In production a client for whom
+        `predict` fails has what a client that was never sampled has."""
+        views = self.views(state)
+        if self._production:
+            views["personal"] = final_weights(
+                algorithm=self.algorithm,
+                predictors=self.sites.predictors,
+                store=state.store,
+                read=lambda clients: self._read(state.shared, clients),
+                failed=self._failed("given a model of its own", state.round, NO_MODEL),
+            )
+        if self._production and isinstance(self.algorithm, ExactAlgorithm):
+            failed = self._failed("given a model without the others", state.round)
+            views["alone"] = alone_weights(self.algorithm, state.store, failed)
         return views
 
     def published(self, state: RunState) -> Tensor:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from invariants import rows_of
-from pyarrow import parquet
+from pyarrow import csv, parquet
 
 from pmtl.data import load
+from pmtl.data.readers.table import open_table
 from pmtl.errors import PmtlError, PublicError
 
 HEADER = "client,a,b,flag,target\n"
@@ -220,3 +224,41 @@ def test_mistakes_in_the_settings_are_still_told(tmp_path):
         load(tmp_path / "nothing.csv", production=True)
     with pytest.raises(PmtlError, match="named 'vallidation'"):
         read(tmp_path, GOOD, production=True, vallidation=0.1)
+
+
+def test_a_refused_file_is_closed_and_no_thread_outlives_the_program(tmp_path, monkeypatch):
+    """A thread of pyarrow that calls or drops a handler of bad rows while Python ends aborts the
+    process: the exit status of a refusal would be another."""
+    opened, handlers = [], []
+
+    class Reader:
+        def __init__(self, path, reading, parsing, *options):
+            self.inner, self.closed = open_csv(path, reading, parsing, *options), False
+            handlers.append(weakref.ref(parsing.invalid_row_handler))
+            assert not reading.use_threads
+            opened.append(self)
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+        def __enter__(self):
+            self.inner.__enter__()
+            return self
+
+        def __exit__(self, *error):
+            self.closed = True
+            return self.inner.__exit__(*error)
+
+        def __iter__(self):
+            return iter(self.inner)
+
+    open_csv = csv.open_csv
+    monkeypatch.setattr(csv, "open_csv", Reader)
+    with pytest.raises(PmtlError, match="no split column"):
+        read(tmp_path, [*GOOD, "c1,1"], production=True, split="random")
+    with open_table(tmp_path / "rows.csv", lenient=True) as table:
+        next(table.batches(table.names))  # The others are never asked for.
+    gc.collect()
+    assert len(opened) == 3
+    assert all(reader.closed for reader in opened)
+    assert all(handler() is not None for handler in handlers)

@@ -13,7 +13,8 @@ import codecs
 import gzip
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +47,15 @@ def open_table(path: Path, lenient: bool = False, progress: bool = False) -> Ite
     import pyarrow as pa
     from pyarrow import csv, parquet
 
-    parsing = csv.ParseOptions(
-        newlines_in_values=True, invalid_row_handler=(lambda row: "skip") if lenient else None
-    )
+    # In production nothing is read ahead: no thread of pyarrow calls the handler of bad rows when
+    # the program ends.
+    reading = csv.ReadOptions(use_threads=not lenient)
+    opened = ExitStack()
 
     def read_csv(columns: Sequence[str]) -> Any:
         types = {name: pa.string() for name in columns}
         convert = csv.ConvertOptions(column_types=types, include_columns=list(columns))
-        return csv.open_csv(path, parse_options=parsing, convert_options=convert)
+        return opened.enter_context(csv.open_csv(path, reading, parsing, convert))
 
     try:
         if path.name.lower().endswith(PARQUET_ENDINGS):
@@ -65,10 +67,12 @@ def open_table(path: Path, lenient: bool = False, progress: bool = False) -> Ite
                     progress=progress,
                 )
         else:
-            parsing.delimiter = _delimiter(path)
-            names = csv.open_csv(path, parse_options=parsing).schema.names
+            parsing = _parse_options(_delimiter(path), lenient)
+            with csv.open_csv(path, reading, parsing) as header:
+                names = header.schema.names
             steps = path.stat().st_size >> 20  # A batch is a mebibyte of text.
-            yield Table(str(path), names, True, lenient, read_csv, steps, progress)
+            with opened:
+                yield Table(str(path), names, True, lenient, read_csv, steps, progress)
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         reason = " ".join(str(error).split()).rstrip(".")
         no_text = "UTF8" in reason or isinstance(error, UnicodeDecodeError)
@@ -81,6 +85,19 @@ def open_table(path: Path, lenient: bool = False, progress: bool = False) -> Ite
             f"{path} cannot be read as a table: {reason}. "
             "A table has a header line, and every row as many cells as that line."
         ) from error
+
+
+@cache
+def _parse_options(delimiter: str, lenient: bool) -> Any:
+    """How CSV is parsed. They are kept until the program ends: a thread of pyarrow that dropped the
+    last reference to the handler while Python ends would abort the process."""
+    from pyarrow import csv
+
+    return csv.ParseOptions(
+        delimiter=delimiter,
+        newlines_in_values=True,
+        invalid_row_handler=(lambda row: "skip") if lenient else None,
+    )
 
 
 def _delimiter(path: Path) -> str:
