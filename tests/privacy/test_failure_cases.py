@@ -302,8 +302,8 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
         (
             FINAL + "an_upload_of_another_shape_or_type_counts_as_zero",
             FINAL + "a_client_whose_predict_fails_has_the_shared_model",
-            "tests/federation/test_training.py::test_an_upload_of_a_wrong_shape_or_type_is_a_failure",
-            "tests/federation/test_training.py::"
+            "tests/federation/test_federation_training.py::test_an_upload_of_a_wrong_shape_or_type_is_a_failure",
+            "tests/federation/test_federation_training.py::"
             "test_a_client_whose_weights_cannot_be_computed_has_those_of_a_newcomer",
         ),
     ),

@@ -112,6 +112,10 @@ class TestBounds:
         assert metric_bounds("classification", 4, None)["loss"] == pytest.approx(2 * math.log(4))
         assert metric_bounds("multilabel", 5, None)["loss"] == pytest.approx(10 * math.log(2))
         assert metric_bounds("regression", 2, None) == {"loss": 2.0}
+        # Numbers between −3 and 25 that are spread evenly have a variance of 28²/12.
+        found = metric_bounds("regression", 1, None, (-3.0, 25.0))
+        assert found == {"loss": pytest.approx(2 * 28**2 / 12)}
+        assert metric_bounds("regression", 1, 9.0, (-3.0, 25.0)) == {"loss": 9.0}
 
     def test_it_can_be_given_but_not_nonsense(self):
         assert metric_bounds("regression", 1, 9.0) == {"loss": 9.0}

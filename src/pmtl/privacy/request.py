@@ -62,7 +62,7 @@ class PrivacyRequest:
     loss_bound: float | None = option(
         None,
         help="The largest loss of a client in released metrics; unless given, twice the "
-        "loss of guessing, and 1 for numbers.",
+        "loss of guessing, for numbers with public bounds, too, and 1 for other numbers.",
     )
 
     def __post_init__(self) -> None:

@@ -53,6 +53,7 @@ from pmtl.runs.preparation import (
 )
 from pmtl.runs.result import Run
 from pmtl.runs.session import run_to_end
+from pmtl.server.resolve import WHY_PMTL
 from pmtl.sharing import PublicInputs, absolute, share_part
 from pmtl.simulation import ALONE, LocalTraining, Team
 from pmtl.simulation.custom_metrics import find_metrics
@@ -179,6 +180,7 @@ def start(
     code = model_identity(flat)  # Training may change the module.
     if algorithm is None and config.algorithm == "auto":
         config = replace(config, algorithm=default_algorithm(config, federated, flat))
+        about_start += [WHY_PMTL] if config.algorithm == "pmtl" else []
     method = build_algorithm(algorithm or config.algorithm)
     if wants_scaling(method, federated, flat, config.init is not None):
         federated = federated.scaled()

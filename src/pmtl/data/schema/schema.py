@@ -66,7 +66,9 @@ class Schema:
         if twice := [name for name, count in counts.items() if count > 1]:
             problems.append(f"two columns become the feature {twice[0]!r}: rename one of them.")
         if not self.feature_names:
-            problems.append("no column is a feature.")
+            problems.append(
+                "no column is a feature: free text, for example, is read with FILE:text=COLUMN."
+            )
         refuse("The schema", problems)
 
     @cached_property

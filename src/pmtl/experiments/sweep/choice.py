@@ -193,7 +193,8 @@ def noisy_score(
     """The average score of the clients' models on validation rows, with noise from the gate. A
     client without rows counts as ½, and one whose model diverged as 0. Losses are bounded by
     `loss_bound`, or by default as for released metrics."""
-    bound = metric_bounds(data.task, data.outputs, loss_bound)["loss"]
+    target = None if data.bounds is None else data.bounds.target
+    bound = metric_bounds(data.task, data.outputs, loss_bound, target)["loss"]
     losses = run.client_losses("validation")["personal"]
     there = np.asarray(data.rows("validation").counts) > 0
     values = np.where(np.isfinite(losses), losses, bound)
