@@ -119,6 +119,18 @@ def test_settings_data_and_commands_are_there(made, page):
     assert "With only 24 clients" in text
 
 
+def test_settings_that_were_changed_after_the_run_are_not_shown(made, tmp_path):
+    changed = tmp_path / "changed"
+    shutil.copytree(made.experiment, changed)
+    file = changed / "config.toml"
+    file.write_text(file.read_text().replace("rounds = 4", "rounds = 77"))
+    write_report([changed], tmp_path / "changed.html")
+    html = (tmp_path / "changed.html").read_text(encoding="utf-8")
+    assert "rounds 4" in words(html)
+    assert "rounds 77" not in words(html)
+    assert "rounds = 77" not in html
+
+
 def test_pooling_has_releases_and_the_losses_at_the_end(made, tmp_path):
     write_report([made.pooled], tmp_path / "p.html")
     html = (tmp_path / "p.html").read_text(encoding="utf-8")

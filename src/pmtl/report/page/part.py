@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pmtl.data.describe import describe
@@ -19,7 +20,8 @@ from pmtl.privacy.statement.statement import Statement
 from pmtl.report.page.clients import Clients, client_gains
 from pmtl.report.run_verdict import verdict, view_losses
 from pmtl.report.verdict import NO_ROWS, UNKNOWN, Verdict
-from pmtl.runs.config import CONFIGURATION, IN_MEMORY
+from pmtl.runs.config import CONFIGURATION, IN_MEMORY, read_config
+from pmtl.runs.facts import RunFacts
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.result import Run
 from pmtl.storage import read_toml
@@ -178,12 +180,20 @@ def _settings(run: Run) -> tuple[Pairs, str]:
         names = ("method", "start", "lam", "seed", "local")
         settings += flat({name: getattr(run.about, name) for name in names}, "finetune.")
         run = run.run
-    if run.path is not None and (file := RunFolder(run.path).config_file).exists():
+    facts = run.facts
+    if run.path is not None and _is_unchanged(file := RunFolder(run.path).config_file, facts):
         values = read_toml(file, CONFIGURATION)
         return settings + flat(values), file.read_text(encoding="utf-8")
-    facts = run.facts
     chosen = {"data": facts.data, "model": facts.model, "algorithm": facts.algorithm}
     return settings + flat(chosen | {"seed": facts.seed, "privacy": facts.plan.to_dict()}), ""
+
+
+def _is_unchanged(file: Path, facts: RunFacts) -> bool:
+    """Whether a run's `config.toml` is there, and is what the run was started with."""
+    try:
+        return file.exists() and facts.config_digest in ("", read_config(file).digest())
+    except PmtlError:
+        return False
 
 
 def _commands(run: Run) -> Pairs:
