@@ -360,6 +360,9 @@ class TestRunsOfSomebodyElse:
             files.write_json(file, values | changed)
             with pytest.raises(PmtlError, match=r"PMTL_TRUST_CODE=1"):
                 pmtl.load_run(path, small)
+        files.write_json(file, values | {"state": "running", "code_signature": None})
+        with pytest.raises(PmtlError, match=r"PMTL_TRUST_CODE=1"):
+            pmtl.resume(path, data=small)
 
     def test_another_user_has_to_say_that_the_code_is_trusted(self, path, small, monkeypatch):
         monkeypatch.setenv("XDG_STATE_HOME", str(path.parent / "other"))

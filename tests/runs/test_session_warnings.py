@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import pmtl
+from pmtl.data import Bounds
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.request import DEFAULT_CLIP, PrivacyRequest
 from pmtl.runs.config import TrainConfig
@@ -158,3 +159,30 @@ def test_commands_agree_on_the_default_clip(pmtl_command):
     assert TrainConfig().privacy.resolve(50).clip_norm == DEFAULT_CLIP
     assert answer["epsilon"] == plan.epsilon()
     assert f"{DEFAULT_CLIP:g} unless" in pmtl_command("privacy", "epsilon", "--help").out
+
+
+def test_a_run_says_why_its_algorithm_is_the_papers(small):
+    def told(**given):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run = pmtl.train(small, privacy={"noise": 1.0, **given.pop("more", {})}, **given)
+        return run.facts.algorithm, [w for w in map(str, caught) if "The algorithm is pmtl" in w]
+
+    name, sentences = told(more={"rounds": 1})
+    assert name.startswith("pmtl")
+    assert len(sentences) == 1
+    assert not told()[1]
+    assert not told(algorithm="pmtl", more={"rounds": 1})[1]
+
+
+def test_the_released_loss_of_numbers_is_bounded_by_their_public_bounds():
+    rng = np.random.default_rng(0)
+    x, client = rng.normal(size=(200, 2)), np.repeat(np.arange(20), 10)
+    data = pmtl.FederatedData.from_arrays(x, 30.0 * rng.normal(size=200), client)
+    bounded = data.bounded(Bounds(target=(-30.0, 30.0)))
+    privacy = {"epsilon": 1e6, "metrics": 0.5, "rounds": 1}
+    given = {"algorithm": "pmtl", "privacy": privacy, "local": {"steps": 1, "lr": 1e-6}}
+    # The errors are near 900: far above 1, the bound without public bounds, and in part above 600.
+    (plain,), (wide,) = (pmtl.train(one, **given).released() for one in (data, bounded))
+    assert 0.8 < plain["personal"]["loss_mean"] < 1.01
+    assert 100 < wide["personal"]["loss_mean"] <= 600

@@ -322,3 +322,9 @@ def test_what_lies_beside_a_ledger_never_stops_it(path):
     start = time.perf_counter()
     assert all("is a ledger of some of the same clients" in sentence for sentence in notices(path))
     assert time.perf_counter() - start < 5
+
+
+def test_a_ledger_that_knows_none_of_the_clients_asks_whether_it_is_theirs(path):
+    fill(path)
+    (sentence,) = notices(path, ["x", "y"])
+    assert sentence.startswith(f"None of these 2 clients is known to {path}: is it their ledger?")
