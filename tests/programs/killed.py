@@ -1,7 +1,7 @@
 """Train to the end once; then again, killed at random instants and resumed, until it is done.
 
 Run by `test_training_resume.py` as a program of its own: it imports torch once and forks for every
-attempt, so that a dozen kills take seconds.
+attempt, so that a dozen kills take seconds. Instants are counted in rounds and parts of them.
 """
 
 import json
@@ -28,24 +28,56 @@ OPTIONS = {
 }
 
 
-def attempt(work) -> int:
-    """Run `work` in a child of its own; returns its process id."""
+class Pace(pmtl.Callback):
+    """Tells the parent of each round, and waits for the kill after `most` of them."""
+
+    def __init__(self, reports: int, most: int) -> None:
+        self.reports, self.most = reports, most
+
+    def on_round(self, event) -> None:
+        os.write(self.reports, b"." if event.round < event.rounds else b"!")
+        self.most -= 1
+        while self.most == 0:
+            signal.pause()
+
+
+def start_or_resume(path: Path, mode: str, callbacks=()) -> None:
+    if path.exists():
+        pmtl.resume(path, callbacks=callbacks)
+    else:
+        files = {"out": path, "ledger": path.with_suffix(".db")}
+        pmtl.train(SPEC, **files, mode=mode, callbacks=callbacks, **OPTIONS)
+
+
+def attempt(path: Path, mode: str, most: int) -> tuple[int, int]:
+    """Run in a child of its own, for up to `most` rounds; returns its process id and a pipe from
+    which a byte can be read for each of its rounds."""
+    reports, end = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            work()
+            os.close(reports)
+            start_or_resume(path, mode, [Pace(end, most)])
             os._exit(0)
         except BaseException as error:
             print(repr(error), file=sys.stderr)
             os._exit(1)
-    return child
+    os.close(end)
+    return child, reports
 
 
-def start_or_resume(path: Path, mode: str) -> None:
-    if path.exists():
-        pmtl.resume(path)
-    else:
-        pmtl.train(SPEC, out=path, ledger=path.with_suffix(".db"), mode=mode, **OPTIONS)
+def kill_after(child: int, reports: int, rounds: int, delay: float) -> bool:
+    """Kill it `delay` seconds after so many rounds, or after the last one; returns whether it was
+    still there."""
+    for _ in range(rounds):
+        if os.read(reports, 1) != b".":
+            break
+    time.sleep(delay)
+    os.kill(child, signal.SIGKILL)
+    os.close(reports)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    return os.WIFSIGNALED(status)
 
 
 def main() -> None:
@@ -54,28 +86,25 @@ def main() -> None:
     pmtl.train(SPEC, privacy={"epsilon": 3.0, "rounds": 1})
 
     folder, kills, seed, mode = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-    begin = time.monotonic()
     for name in ("whole", "killed"):
         Ledger.create(folder / f"{name}.db", pmtl.load(SPEC).clients).close()
-    _, status = os.waitpid(attempt(lambda: start_or_resume(folder / "whole", mode)), 0)
-    assert status == 0
-    length = time.monotonic() - begin
+    begin = time.monotonic()
+    start_or_resume(folder / "whole", mode)
+    a_round = (time.monotonic() - begin) / ROUNDS
     chance = random.Random(seed)
-    killed = mid_run = 0
-    while killed < kills:
-        child = attempt(lambda: start_or_resume(folder / "killed", mode))
-        # Short lives, so that a run sees all its kills before it is done.
-        time.sleep(chance.uniform(0, 1.2 * length / kills))
-        os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-        if not os.WIFSIGNALED(status):
-            break  # It was done before the signal came.
-        killed += 1
-        path = folder / "killed"
+    # However slow a machine is, a child cannot be done before its signal comes: all kills together
+    # let fewer rounds pass than the run has, also if each costs a round that is replayed.
+    most = ROUNDS // kills - 2
+    path = folder / "killed"
+    mid_run = 0
+    for _ in range(kills):
+        first = chance.randrange(most)  # 0: perhaps while it starts
+        assert kill_after(*attempt(path, mode, most), first, chance.uniform(0, 3 * a_round))
         mid_run += path.exists() and RunFolder(path).facts().state == "running"
-    if not (folder / "killed").exists() or RunFolder(folder / "killed").facts().state == "running":
-        _, status = os.waitpid(attempt(lambda: start_or_resume(folder / "killed", mode)), 0)
-        assert status == 0
+    # Once more around the end, where it may be done before.
+    at_end = kill_after(*attempt(path, mode, -1), ROUNDS, chance.uniform(0, a_round))
+    if not path.exists() or RunFolder(path).facts().state == "running":
+        start_or_resume(path, mode)
     with Ledger.open(folder / "killed.db", write=False) as ledger:
         ledger.verify()
         runs = ledger.runs()
@@ -84,8 +113,9 @@ def main() -> None:
         charged, metrics = ledger.charged(run), ledger.charged(run, "validation")
     done = pmtl.load_run(folder / "killed")
     report = {
-        "killed": killed,
+        "killed": kills + at_end,
         "killed_mid_run": int(mid_run),
+        "killed_at_end": int(at_end),
         "charged": charged,
         "metrics_charged": metrics,
         "rounds": done.metrics[-1]["round"],

@@ -162,7 +162,7 @@ def killed_and_resumed(tmp_path, mode: str, kills: int, rounds: int) -> dict:
     )
     assert result.returncode == 0, result.stderr
     report = json.loads(result.stdout.splitlines()[-1])
-    assert report["killed"] == kills
+    assert report["killed"] >= kills
     assert report["killed_mid_run"] >= kills / 2
     return report
 

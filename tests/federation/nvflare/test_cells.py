@@ -44,6 +44,10 @@ def _transport(cell):
     return CellTransport(cell, SITES, lambda: frozenset(SITES))
 
 
+#: Well under what these tests would wait if nothing ended their waiting (20 seconds and more).
+PATIENCE = 15
+
+
 def _slow(seconds):
     def answer(content, dropped):
         end = time.monotonic() + seconds
@@ -71,7 +75,7 @@ def test_late_answers_and_absent_sites_cost_the_others_nothing():
     transport = _transport(Cell(a=_quick, b=_slow(30)))
     began = time.monotonic()
     assert transport.ask(dict.fromkeys(SITES, b"x"), 0.5) == {"a": b"X"}
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < PATIENCE
     assert transport.present() == {"a", "b"}
 
 
@@ -80,7 +84,7 @@ def test_it_waits_only_for_the_sites_that_are_named():
     began = time.monotonic()
     answers = transport.ask(dict.fromkeys(SITES, b"x"), 20, frozenset({"a", "c"}))
     assert answers == {"a": b"X", "c": b"X"}
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < PATIENCE
 
 
 def test_refusals_and_answers_of_another_origin_are_dropped():
@@ -100,7 +104,7 @@ def test_a_process_that_was_started_again_is_not_awaited(monkeypatch):
     threading.Timer(0.5, lambda: cell.numbers.update(b=b"2")).start()
     began = time.monotonic()
     assert _transport(cell).ask(dict.fromkeys(("a", "b"), b"x"), 25) == {"a": b"X"}
-    assert 0.4 < time.monotonic() - began < 5
+    assert 0.4 < time.monotonic() - began < PATIENCE
 
 
 def test_a_site_without_a_sign_of_life_is_not_awaited(monkeypatch):
@@ -110,7 +114,7 @@ def test_a_site_without_a_sign_of_life_is_not_awaited(monkeypatch):
     threading.Timer(0.3, lambda: cell.numbers.update(b=b"")).start()
     began = time.monotonic()
     assert _transport(cell).ask(dict.fromkeys(("a", "b"), b"x"), 25) == {"a": b"X"}
-    assert 0.5 < time.monotonic() - began < 5
+    assert 0.5 < time.monotonic() - began < PATIENCE
 
 
 def test_closing_ends_the_waiting():
@@ -118,7 +122,7 @@ def test_closing_ends_the_waiting():
     threading.Timer(0.3, transport.close).start()
     began = time.monotonic()
     assert transport.ask({"a": b"x"}, 25) == {}
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < PATIENCE
 
 
 def test_a_name_that_no_site_has_is_an_error():

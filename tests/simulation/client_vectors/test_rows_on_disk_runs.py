@@ -97,7 +97,7 @@ def test_kill_9_at_any_moment_loses_nothing(tmp_path):
     )
     assert result.returncode == 0, result.stderr
     report = json.loads(result.stdout.splitlines()[-1])
-    assert report["killed"] == 3
+    assert report["killed"] >= 3
     assert report["killed_mid_run"] >= 2
     assert report["charged"] == list(range(60))
     assert contents(tmp_path / "whole") == contents(tmp_path / "killed")
