@@ -2,6 +2,7 @@
 
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -198,6 +199,31 @@ class FunctionalDropout(nn.Linear):
 
     def forward(self, x):
         return nn.functional.dropout(super().forward(x), 0.5, self.training)
+
+
+class OtherDropout(nn.Linear):
+    def __init__(self, numbers):
+        super().__init__(3, 2)
+        self.numbers = numbers
+
+    def forward(self, x):
+        return super().forward(x * (self.numbers(3) > 0.5))
+
+
+def of_numpy(size):
+    return torch.from_numpy(np.random.rand(size)).float()
+
+
+def of_a_generator(size, generator=torch.Generator().manual_seed(1)):  # noqa: B008
+    return torch.rand(size, generator=generator)
+
+
+@pytest.mark.parametrize("numbers", [of_numpy, of_a_generator])
+def test_random_numbers_that_do_not_follow_torchs_seed_are_refused(numbers):
+    """With one seed, two runs would train differently and have the same noise."""
+    with pytest.raises(PmtlError, match="torch's seed does not decide"):
+        build(lambda: OtherDropout(numbers))
+    assert build(lambda: OtherDropout(torch.rand)).traits.random_forward
 
 
 def test_dropout_is_noticed_where_it_is_a_function_and_no_layer():

@@ -19,6 +19,7 @@ FINAL = "tests/simulation/client_vectors/test_final_models_runs.py::test_"
 PARTS = "tests/runs/test_folder_parts.py::test_"
 TEAM = "tests/simulation/test_team.py::test_"
 IDENTITY = "tests/simulation/test_code_digest.py::test_"
+KEY = "tests/simulation/test_noise_key.py::test_"
 LEDGER = "tests/privacy/ledger/test_ledger.py::test_"
 EXTREMES = "tests/privacy/accounting/test_accounting_extremes.py::test_"
 PRODUCTION = "tests/runs/test_training_production.py::test_"
@@ -212,11 +213,13 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "two runs whose noise has the same key": (
         "only if they publish the same numbers: the key covers data, start, model, code, "
-        "algorithm, plans, bounds and schedule",
+        "algorithm, plans, bounds and schedule, and with dropout engine, device and processes",
         (
             IDENTITY + "two_metrics_plans_do_not_give_the_exact_accuracies",
             IDENTITY + "two_factories_of_one_name_do_not_give_the_exact_sum",
             IDENTITY + "everything_that_decides_a_release_decides_both_kinds_of_noise",
+            KEY + "two_engines_whose_dropout_differs_do_not_give_the_difference_of_their_sums",
+            KEY + "rows_that_were_changed_in_place_have_other_noise",
         ),
     ),
     "an experiment replayed with other code": (

@@ -316,6 +316,10 @@ PAIRS = {
     "a base class": (lambda: heir(1), lambda: heir(2)),
     "a class's constant": (lambda: of_class(1), lambda: of_class(2)),
     "a slot": (lambda: slot(1), lambda: slot(2)),
+    "a generator": (
+        lambda: torch.Generator().manual_seed(1),
+        lambda: torch.Generator().manual_seed(2),
+    ),
     "an array": (lambda: np.arange(3), lambda: np.arange(3).astype(np.int32)),
     "objects in an array": (
         lambda: np.array(["a", None], object),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import save_file
+from torch import nn
 
 import pmtl
-from pmtl.algorithms import PMTL
+from pmtl.algorithms import PMTL, FedAvg
 from pmtl.errors import PmtlError
 from pmtl.models import build_model
 from pmtl.models.network import train
@@ -19,7 +22,7 @@ from pmtl.privacy.sampling import SamplingScheme
 from pmtl.runs.config import TrainConfig
 from pmtl.runs.folder import RunFolder
 from pmtl.runs.preparation import refuse_differences
-from pmtl.simulation import LocalTraining, simulate
+from pmtl.simulation import LocalTraining, Team, simulate
 from pmtl.simulation.noise_key import NoiseKey
 
 
@@ -59,6 +62,64 @@ def test_metrics_are_decided_upon_before_noise_is_drawn():
     noise(key)
     with pytest.raises(PmtlError, match="before the first round"):
         key.add_metrics({"rounds": 1})
+
+
+def published(data, model="logistic", engine="axis", noise=None):
+    """What the first round publishes, and the key of its noise."""
+    flat = build_model(model, data.input_shape, data.outputs, data.task, 0)
+    plan = PrivacyPlan(12, 12, "full", 0.5, 5.0, 1, 1e-2)
+    local = LocalTraining(steps=3, batch=4, lr=0.5)
+    made = simulate(data, flat, FedAvg(), plan, local, 0, engine=engine, noise=noise)
+    state = made.start()
+    made.advance(state)
+    return state.shared.double(), made.noise_key.text
+
+
+def no_noise(round, shape):
+    return torch.zeros(shape, dtype=torch.float64)
+
+
+def gives_the_sums(one, two, *runs):
+    """Whether the difference of what two runs published is that of their sums, without noise. Each
+    of `runs` gives what it publishes with the noise that it gets; `one` and `two` are without."""
+    exact, found = one - two, runs[0] - runs[1]
+    assert float(exact.norm()) > 1e-3
+    return float((found - exact).norm()) < 1e-3 * float(exact.norm())
+
+
+def dropping(input_shape, outputs):
+    return nn.Sequential(nn.Linear(input_shape[0], 6), nn.Dropout(0.5), nn.Linear(6, outputs))
+
+
+def test_two_engines_whose_dropout_differs_do_not_give_the_difference_of_their_sums(small):
+    runs = [published(small, dropping, engine) for engine in ("axis", "debug")]
+    bare = [published(small, dropping, engine, no_noise)[0] for engine in ("axis", "debug")]
+    assert not gives_the_sums(*bare, *(shared for shared, _ in runs))
+    again = published(small, dropping, "axis")
+    assert again[1] == runs[0][1] != runs[1][1]
+    assert torch.equal(again[0], runs[0][0])
+
+
+def test_the_number_of_processes_decides_with_dropout_only(small):
+    local, plan = LocalTraining(steps=1), PrivacyPlan(12, 12, "full", 0.5, 0.1, 1, 1e-2)
+    for model, same in (("logistic", True), (dropping, False)):
+        flat = build_model(model, small.input_shape, small.outputs, small.task, 0)
+        keys = [
+            simulate(small, flat, PMTL(), plan, local, 0, team=Team(0, size)).noise_key.text
+            for size in (1, 2)
+        ]
+        assert (keys[0] == keys[1]) is same
+
+
+def test_rows_that_were_changed_in_place_have_other_noise(small):
+    """The federation is one object with one array, before and after."""
+    data = replace(small, x=np.array(small.x))
+    rows = data.rows("train").of(0)
+    before, bare = published(data), published(data, noise=no_noise)[0]
+    data.x[rows] *= -1
+    after, bare_after = published(data), published(data, noise=no_noise)[0]
+    assert before[1] != after[1]
+    assert not gives_the_sums(bare, bare_after, before[0], after[0])
 
 
 def test_two_sampling_schemes_of_one_name_do_not_share_noise(small, monkeypatch):

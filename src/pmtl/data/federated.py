@@ -183,12 +183,17 @@ class FederatedData:
         made = replace(self, y=y, bounds=bounds, disclosed=disclosed, for_owner=notes)
         return replace(made.scaled(), source=self.source) if bounds.features else made
 
-    def fingerprint(self) -> str:
+    def fingerprint(self, again: bool = False) -> str:
         """SHA-256 of features, targets, clients, splits and task; computed once.
 
         Rows are read client by client: their order in the file, and rows without a client, do not
         change it. A sparse matrix is hashed by its entries.
+
+        Args:
+            again: compute it again, because somebody may have written into the arrays.
         """
+        if again:
+            self.__dict__.pop("_fingerprint", None)
         return self._fingerprint
 
     @cached_property

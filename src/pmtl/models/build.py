@@ -167,7 +167,23 @@ def _trial_run(model: FlatModel, input_shape: Shape, outputs: int) -> Traits:
             f"data needs (2, {outputs})."
         )
     # `model.traits` is found from layers; functions called in `forward` are visible only here.
+    differs = not torch.equal(answer, again)
+    if differs:
+        _refuse_other_randomness(model, example)
     return Traits(
-        random_forward=model.traits.random_forward or not torch.equal(answer, again),
+        random_forward=model.traits.random_forward or differs,
         looks_up=model.traits.looks_up or lookups.seen,
     )
+
+
+def _refuse_other_randomness(model: FlatModel, example: Tensor) -> None:
+    """Refuse a model whose random numbers do not follow torch's seed: two experiments with one seed
+    would train differently and have the same noise."""
+    state = torch.get_rng_state()
+    answer = model.module(example)
+    torch.set_rng_state(state)
+    if not torch.equal(answer.nan_to_num(), model.module(example).nan_to_num()):
+        raise PmtlError(
+            f"The model {model.name!r} draws random numbers that torch's seed does not decide "
+            "(NumPy's, Python's, or a generator of its own): use nn.Dropout or torch.rand."
+        )

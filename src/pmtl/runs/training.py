@@ -305,8 +305,9 @@ def resume(
         if config.seed is not None and simulation.noise_key.text != facts.noise_key:
             raise PmtlError(
                 f"The run at {path} cannot continue to the same bits: the code of its model, "
-                "algorithm or sampling scheme, or the version of pmtl, has changed since it was "
-                "started. Restore the old one, or start a new run."
+                "algorithm or sampling scheme, the version of pmtl, or (with dropout) the device "
+                "or the number of processes has changed since it was started. Restore what it "
+                "was, or start a new run."
             )
         if budget is not None:
             budget.check_identity(facts.ledger_id)

@@ -93,7 +93,7 @@ class _Digester:
             self._write(type(value).__name__, repr(value))
         elif isinstance(value, np.generic):
             self._array(np.asarray(value))
-        elif isinstance(value, (torch.device, torch.Generator)):
+        elif isinstance(value, torch.device):
             self._write("device")
         elif isinstance(value, _NAMED):
             self._write("name", _name(value))

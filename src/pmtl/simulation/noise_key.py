@@ -2,8 +2,9 @@
 
 Two runs with one seed have the same noise only if they publish the same numbers. If two different
 models were published with the same noise, their difference would reveal the sums exactly. Engine,
-device, compilation and number of processes are not part of the key: they change the last bits of
-sums only.
+device, compilation and number of processes are part of the key only if the model draws random
+numbers in training (dropout), which depend on them. Otherwise they change the last bits of sums
+only.
 """
 
 from __future__ import annotations
@@ -30,17 +31,20 @@ class NoiseKey:
         self._metrics: list[Any] | None = None
         self._drawn = False
 
-    def describe(self, server: Server, sites: Sites, hardened: bool) -> None:
-        """Describe the run; to be called before training, which may change the module."""
+    def describe(self, server: Server, sites: Sites, hardened: bool, processes: int) -> None:
+        """Describe the run; to be called before training, which may change the module. `processes`
+        is how many there are in the team."""
         if self._seed is not None:
             plan = server.plan  # It names its scheme; a copied one has the code only `with_code`.
             own = () if is_library_scheme(plan.sampling) else (plan.with_code().scheme,)
+            if (together := sites.drawn_together) is not None:
+                own = (*own, (*together, processes))
             self._described = code_digest(
                 __version__,
                 plan.to_dict(),
                 asdict(sites.local),
                 server.billboard.description(),
-                sites.data.fingerprint(),
+                sites.data.fingerprint(again=True),
                 server.algorithm,
                 sites.model.module,
                 sites.model.start(),

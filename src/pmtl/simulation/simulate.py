@@ -93,5 +93,5 @@ def simulate(
         rounds=plan.rounds,
         isolate=server.production,
     )
-    key.describe(server, sites, hardened)
+    key.describe(server, sites, hardened, team.size)
     return Simulation(server, sites, key, hardened, team)

@@ -232,6 +232,14 @@ class Sites:
         return np.array_split(cohort, count) if count else []
 
     @property
+    def drawn_together(self) -> tuple[str, bool, str, int] | None:
+        """What decides for which clients a model draws its random numbers (dropout) together, and
+        so which numbers each client gets; None if the model draws none in training."""
+        if self._exact is not None or not self.model.traits.random_forward:
+            return None
+        return self.engine, self.compile, self.device.type, self._chunk
+
+    @property
     def expected_batch(self) -> int:
         """The rows of a batch by which engine and pieces are chosen; public in production."""
         if not self.isolate:
