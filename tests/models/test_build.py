@@ -211,7 +211,7 @@ class OtherDropout(nn.Linear):
 
 
 def of_numpy(size):
-    return torch.from_numpy(np.random.rand(size)).float()
+    return torch.from_numpy(np.random.default_rng().random(size)).float()
 
 
 def of_a_generator(size, generator=torch.Generator().manual_seed(1)):  # noqa: B008
