@@ -215,3 +215,25 @@ def test_huge_numbers_of_a_client_are_scaled_without_a_warning():
     data = FederatedData.from_arrays(x, np.zeros(16), client, parts, scale="client")
     assert np.isfinite(data.x).all()
     assert np.abs(data.x).max() <= 4
+
+
+@pytest.mark.parametrize("bounds", ["", TOML.replace("age", "a").replace("score", "target")])
+def test_rows_on_disk_are_scaled_like_rows_in_memory(bounds, tmp_path, monkeypatch):
+    """Where rows are depends on how many there are, which one client may decide."""
+    monkeypatch.setattr("pmtl.data.checks.CHUNK_BYTES", 40)
+    numbers = np.random.default_rng(0).normal(5, 30, (40, 3))
+    lines = [f"{k % 4},{a},{b},{abs(c):.0f}" for k, (a, b, c) in enumerate(numbers.tolist())]
+    (tmp_path / "t.csv").write_text("\n".join(["client,a,b,target", *lines]))
+    (tmp_path / "bounds.toml").write_text(bounds)
+    kind = {"scale": "client", "task": "regression"}
+    kind |= {"bounds": tmp_path / "bounds.toml"} if bounds else {}
+    held = load(tmp_path / "t.csv", **kind)
+    monkeypatch.setenv("PMTL_MEMORY_LIMIT", "100")
+    mapped = load(tmp_path / "t.csv", **kind)
+    assert isinstance(mapped.x, np.memmap)
+    assert np.array_equal(mapped.x, held.x)
+    assert np.array_equal(mapped.y, held.y)
+    for name in ("means", "widths", "limits"):
+        assert np.array_equal(getattr(mapped.scaling, name), getattr(held.scaling, name))
+    assert mapped.for_owner == held.for_owner
+    assert mapped.fingerprint() == held.fingerprint()

@@ -323,6 +323,7 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
             INTERFERENCE + "on_sparse_rows",
             INTERFERENCE + "after_fine_tuning",
             INTERFERENCE + "a_client_with_very_many_rows_decides_about_nothing",
+            INTERFERENCE + "a_client_whose_rows_move_the_table_to_disk_decides_about_nothing",
             INTERFERENCE + "what_everybody_can_read_and_is_told_stays_the_same",
         ),
     ),

@@ -311,6 +311,30 @@ def test_a_client_with_very_many_rows_decides_about_nothing(monkeypatch):
     compare(monkeypatch, base, more_rows(base, 5000), local=LOCAL["whole"])
 
 
+def test_a_client_whose_rows_move_the_table_to_disk_decides_about_nothing(monkeypatch, tmp_path):
+    """The default method scales the features of a table, also on disk."""
+    base, world = table(), World()
+    monkeypatch.setenv("PMTL_MEMORY_LIMIT", str(2 * 4 * base.x.size))
+
+    def models(rows, name):
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines_of(rows)), encoding="utf-8")
+        columns = {"client": "site", "target": "outcome", "outputs": 3}
+        data = pmtl.load(tmp_path / f"{name}.csv", production=True, **columns)
+        Ledger.create(tmp_path / f"{name}.db", data.clients).close()
+        with monkeypatch.context() as patch:
+            world.hold(patch)
+            run = pmtl.train(data, mode="production", ledger=tmp_path / f"{name}.db")
+        on_disk = isinstance(data.x, np.memmap)
+        return on_disk, run.facts.scaled, [bits(row) for row in run.views()["personal"](OTHERS)]
+
+    before = models(base, "few")
+    world.replaying = True
+    after = models(more_rows(base, 5 * len(base.y)), "many")
+    assert not before[0]
+    assert after[0]
+    assert before[1:] == after[1:]
+
+
 def finetuned(world, monkeypatch, tmp_path, data, method):
     """Everybody else's models after a production run and fine-tuning."""
     ledger = tmp_path / f"{len(list(tmp_path.iterdir()))}.db"

@@ -18,7 +18,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.data.checks import as_float32, as_model_input, check_features, check_lengths, is_sparse
+from pmtl.data.checks import (
+    as_float32,
+    as_model_input,
+    check_features,
+    check_lengths,
+    is_sparse,
+    row_chunks,
+)
 from pmtl.data.client_names import drop_rows_without_client
 from pmtl.data.fingerprint import fingerprint_of
 from pmtl.data.readers.bounds import Bounds, GivenBounds, check_bounds, find_bounds
@@ -172,7 +179,8 @@ class FederatedData:
         y, train = self.y, self.rows("train").order
         if bounds.features:
             low, high = bounds.limits()
-            beyond |= ((self.x < low) | (self.x > high)).any(axis=1)
+            for rows in row_chunks(len(self.x), self.x.nbytes // len(self.x)):
+                beyond[rows] = ((self.x[rows] < low) | (self.x[rows] > high)).any(axis=1)
         if bounds.target is not None:
             y = np.array(self.y)
             y[train] = np.clip(y[train], *np.array(bounds.target, dtype=np.float32))

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.data.checks import as_model_input, row_chunks
+from pmtl.data.disk import temporary_file, temporary_folder_errors
 from pmtl.data.readers.bounds import Bounds
 from pmtl.data.splits import Rows
 from pmtl.errors import PublicError
@@ -107,13 +108,12 @@ def scale_by_client(
     x: Any, owner: NDArray[np.int64], train: Rows, bounds: Bounds | None = None
 ) -> tuple[NDArray[np.float32], Scaling]:
     """All rows, scaled by bounds or by their owner's training rows; rows without an owner stay."""
-    if not isinstance(x, np.ndarray) or isinstance(x, np.memmap):
+    if not isinstance(x, np.ndarray):
         raise PublicError(
-            "scale=client and bounds of features need dense features that fit in memory: scale "
-            "them before."
+            "scale=client and bounds of features need dense features: scale them before."
         )
     middle, half, bounded = _from_bounds(bounds, x.shape[1:])
-    scaled = np.array(as_model_input(x))
+    scaled = _copy(x)
     m = len(train.counts)
     means, widths = (np.repeat(values[None], m, axis=0) for values in (middle, half))
     scaling = Scaling(means, widths, np.where(bounded, 1, LIMIT).astype(np.float32))
@@ -150,14 +150,7 @@ def fill_by_client(
     fills = np.repeat(middle[None], m, axis=0)
     limits = np.full_like(middle, np.inf)
     scaling = Scaling(np.zeros_like(fills), np.ones_like(fills), limits, fills)
-    if isinstance(x, np.memmap):
-        if any(np.isnan(x[rows]).any() for rows in row_chunks(len(x), x.nbytes // len(x))):
-            raise PublicError(
-                "Empty cells are filled inside clients, which needs a table that fits in memory "
-                "(PMTL_MEMORY_LIMIT, in bytes): fill them in before."
-            )
-    else:
-        x = np.array(x)
+    x = _copy(x)
     for client in range(m):
         rows = np.sort(x[train.of(client)], axis=0)  # NaN comes last.
         if len(rows):
@@ -165,11 +158,23 @@ def fill_by_client(
             place = np.maximum(present - 1, 0) // 2
             found = np.take_along_axis(rows, place[None], axis=0)[0]
             fills[client] = np.where(present > 0, found, middle)
-    if not isinstance(x, np.memmap):
-        empty = np.isnan(x)
-        rows, columns = np.nonzero(empty)
-        x[empty] = np.where(owner[rows] < 0, 0, fills[owner[rows], columns])
+    for chunk in row_chunks(len(x), x.nbytes // len(x)):
+        part, mine = x[chunk], owner[chunk]
+        rows, columns = np.nonzero(np.isnan(part))
+        part[rows, columns] = np.where(mine[rows] < 0, 0, fills[mine[rows], columns])
     return x, scaling
+
+
+def _copy(x: NDArray[Any]) -> NDArray[np.float32]:
+    """The rows as models read them, to be written into: on disk if `x` is there. What is done to
+    them must not depend on where they are, which depends on how many rows the clients have."""
+    if not isinstance(x, np.memmap):
+        return np.array(as_model_input(x))
+    with temporary_folder_errors():
+        made = np.memmap(temporary_file(), dtype=np.float32, mode="w+", shape=x.shape)
+        for chunk in row_chunks(len(x), x.nbytes // len(x)):
+            made[chunk] = as_model_input(x[chunk])
+    return made
 
 
 def scaling_of_new_client(

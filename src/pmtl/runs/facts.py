@@ -193,7 +193,7 @@ def fingerprint_of(data: FederatedData, key: bytes) -> str:
 def as_trained(data: FederatedData, facts: RunFacts) -> FederatedData:
     """The data with the run's bounds and scaling, if it has none yet."""
     alike = data.input_shape == facts.input_shape and data.task == facts.task
-    raw = not data.is_scaled and data.bounds is None and type(data.x) is np.ndarray
+    raw = not data.is_scaled and data.bounds is None and isinstance(data.x, np.ndarray)
     if facts.bounds is not None and raw and alike:
         data = data.bounded(Bounds.from_dict(facts.bounds))
     return data.scaled() if facts.scaled and not data.is_scaled else data

@@ -86,11 +86,12 @@ def default_algorithm(config: TrainConfig, data: FederatedData, model: FlatModel
 def wants_scaling(
     method: Algorithm, data: FederatedData, model: FlatModel, public_start: bool
 ) -> bool:
-    """Whether the clients should scale their features first: for tables of numbers in memory.
+    """Whether the clients should scale their features first: for tables of numbers, wherever they
+    are: that depends on how many rows the clients have.
 
     A network with a public start, or one that looks rows up, reads its features as they are.
     """
-    table = isinstance(data.x, np.ndarray) and not isinstance(data.x, np.memmap)
+    table = isinstance(data.x, np.ndarray)
     as_they_are = public_start or model.traits.looks_up or len(data.input_shape) > 1
     network = isinstance(method, ExactAlgorithm) and method.uses_start and not as_they_are
     return (

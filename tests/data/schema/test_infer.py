@@ -251,9 +251,12 @@ def test_a_client_keeps_its_median_with_its_scaling():
     assert bounded.x[10].tolist() == [0, 1]
 
 
-def test_a_table_larger_than_memory_with_gaps_is_told_so(tmp_path, monkeypatch):
+def test_a_table_larger_than_memory_is_filled_like_any_other(tmp_path, monkeypatch):
     table = pa.table({"client": ["a"] * 9, "v": [None, *range(8)], "target": [0, 1, 0] * 3})
     table.to_pandas().to_csv(tmp_path / "t.csv", index=False)
+    held = load(tmp_path / "t.csv")
     monkeypatch.setenv("PMTL_MEMORY_LIMIT", "40")
-    with pytest.raises(PmtlError, match="PMTL_MEMORY_LIMIT"):
-        load(tmp_path / "t.csv")
+    mapped = load(tmp_path / "t.csv")
+    assert isinstance(mapped.x, np.memmap)
+    assert mapped.x.tolist() == held.x.tolist()
+    assert mapped.scaling.fills.tolist() == held.scaling.fills.tolist()

@@ -169,11 +169,10 @@ def find_bounds(
 def check_bounds(bounds: Bounds, x: Any, y: Any, task: Task | None) -> Task | None:
     """Refuse bounds of columns that are not numbers. A target with bounds is a number: the task is
     regression, even if all targets are whole numbers."""
-    plain = isinstance(x, np.ndarray) and not isinstance(x, np.memmap)
-    if bounds.features and not (plain and x.dtype != np.uint8):
+    if bounds.features and not (isinstance(x, np.ndarray) and x.dtype != np.uint8):
         raise PublicError(
-            "Bounds of features need a table of numbers that fits in memory: sparse rows, pixels "
-            "(bytes) and arrays on disk cannot be scaled by them. Leave these bounds out."
+            "Bounds of features need a table of numbers: sparse rows and pixels (bytes) cannot be "
+            "scaled by them. Leave these bounds out."
         )
     if bounds.target is None:
         return task
