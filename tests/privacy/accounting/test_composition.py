@@ -234,3 +234,14 @@ def test_the_distance_charges_what_is_left_out(monkeypatch):
     exact = composition.distance(events)
     monkeypatch.setattr(composition, "DISTANCE_TAIL", 0.2)
     assert composition.distance(events) >= exact
+
+
+def test_runs_with_the_same_cohorts_cost_more_than_their_sum():
+    """16 experiments with one seed draw one cohort in each round: 16 Gaussians or none. The numbers
+    are those of docs/privacy.md."""
+    clients, cohort, rounds, runs, z = 500, 25, 20, 16, 4.0
+    one = GaussianEvent("poisson", clients, cohort, 1.0, z / cohort)
+    counted = epsilon({one: rounds * runs}, 1 / 5000)
+    same = GaussianEvent("poisson", clients, cohort, 1.0, z / math.sqrt(runs) / cohort)
+    true = epsilon({same: rounds}, 1 / 5000)
+    assert (round(counted, 2), round(true, 2)) == (1.41, 1.73)

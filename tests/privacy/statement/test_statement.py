@@ -142,6 +142,25 @@ class TestLead:
         assert lead.startswith("ε = 7.25 at δ = 0.001 for all runs on these clients together")
         assert f"For this run alone, ε = {statement.epsilon:.4g}." in lead
 
+    @pytest.mark.parametrize(
+        ("mode", "sampling", "told"),
+        [
+            ("experiment", "poisson", True),
+            ("experiment", "fixed", True),
+            ("experiment", "full", False),
+            ("production", "poisson", False),
+        ],
+    )
+    def test_experiments_with_one_seed_are_told_that_their_cohorts_are_the_same(
+        self, mode, sampling, told
+    ):
+        plan = PrivacyPlan(50, 50 if sampling == "full" else 10, sampling, 1.0, 0.5, 5, 1e-3)
+        known = {"shares": True, "personal": True, "mode": mode}
+        alone = make_statement(plan, **known)
+        together = make_statement(plan, **known, population_epsilon=9.0, population_filter=9.5)
+        assert "the same coins" not in str(alone)
+        assert ("give each run a seed of its own" in " ".join(str(together).split())) is told
+
     def test_the_first_chance_is_the_bound_from_all_pairs(self):
         statement = make_statement(self.PLAN, shares=True, personal=True)
         mu = 2 * 5**0.5 / 2.5

@@ -102,6 +102,11 @@ EXPERIMENT = (
     "the seed, or sees the metrics or the run's folder. Do not give these files to anyone from "
     "whom the clients must be protected."
 )
+ONE_SEED = (
+    "This takes for granted that the cohorts of all runs are independent. Experiments with one "
+    "seed draw their cohorts by the same coins, and together they cost more: give each run a seed "
+    "of its own."
+)
 EXPERIMENT_IN_SHARES = (
     "This was an experiment: its metrics are exact, and the guarantee does not hold against "
     "anyone who sees them or the folder of a site. Do not give these files to anyone from whom "
@@ -286,4 +291,7 @@ def population(statement: Statement) -> list[str]:
             f" However they were chosen, a cap of ε = {statement.population_filter:.4g} would have "
             "admitted all of it, and such a cap holds at 1.01·δ."
         )
+    plan = None if statement.plan is None else PrivacyPlan.from_dict(statement.plan)
+    if statement.mode == "experiment" and plan is not None and plan.rate < 1:
+        sentence += f" {ONE_SEED}"
     return [sentence]
