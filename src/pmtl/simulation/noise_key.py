@@ -36,9 +36,11 @@ class NoiseKey:
         is how many there are in the team."""
         if self._seed is not None:
             plan = server.plan  # It names its scheme; a copied one has the code only `with_code`.
-            own = () if is_library_scheme(plan.sampling) else (plan.with_code().scheme,)
-            if (together := sites.drawn_together) is not None:
-                own = (*own, (*together, processes))
+            own: list[Any] = []
+            if not is_library_scheme(plan.sampling):
+                own.append(plan.with_code().scheme)
+            if sites.drawn_together is not None:
+                own.append((*sites.drawn_together, processes))
             self._described = code_digest(
                 __version__,
                 plan.to_dict(),
