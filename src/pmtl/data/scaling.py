@@ -170,11 +170,12 @@ def _copy(x: NDArray[Any]) -> NDArray[np.float32]:
     them must not depend on where they are, which depends on how many rows the clients have."""
     if not isinstance(x, np.memmap):
         return np.array(as_model_input(x))
-    with temporary_folder_errors():
-        made = np.memmap(temporary_file(), dtype=np.float32, mode="w+", shape=x.shape)
+    file = temporary_file()
+    with temporary_folder_errors():  # Written, not mapped: a full disk is then an error.
         for chunk in row_chunks(len(x), x.nbytes // len(x)):
-            made[chunk] = as_model_input(x[chunk])
-    return made
+            file.write(as_model_input(x[chunk]).tobytes())
+        file.flush()
+    return np.memmap(file, dtype=np.float32, mode="r+", shape=x.shape)
 
 
 def scaling_of_new_client(
