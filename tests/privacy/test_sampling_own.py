@@ -310,7 +310,9 @@ def test_what_is_not_a_scheme_is_refused(name):
 
 
 def test_a_name_that_is_no_text_is_told_what_names_are():
-    with pytest.raises(PmtlError, match=r"\(full, poisson, fixed or package\.module:Name\), but 7"):
+    with pytest.raises(
+        PmtlError, match=rf"\({', '.join(SCHEMES)} or package\.module:Name\), but 7"
+    ):
         find_scheme(7)
 
 

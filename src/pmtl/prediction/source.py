@@ -99,7 +99,12 @@ def open_rows(given: Any, reading: Reading) -> Iterator[Source]:
     if not path.exists():
         raise PmtlError(f"There is no file {path} to predict on.")
     named = "reader" in reading.options
-    if not named and path.name.lower().endswith(tuple(f".{ending}" for ending in TABLES)):
+    arrays = not named and path.suffix.lower() in (".npz", ".npy")
+    a_table = not named and path.name.lower().endswith(tuple(f".{ending}" for ending in TABLES))
+    for option in reading.options:
+        if option not in _OPTIONS and (arrays or a_table):  # Other readers have their own options.
+            raise unknown("option of rows to predict on named", option, _OPTIONS)
+    if a_table:
         with open_table(path) as table:
             yield _table_source(replace(table, lenient=reading.lenient), reading)
         return
@@ -110,7 +115,7 @@ def open_rows(given: Any, reading: Reading) -> Iterator[Source]:
             f"{path} is not a table: this model needs {needs} in .csv, .tsv or .parquet."
         )
     with errors_naming(str(path)):
-        if path.suffix.lower() in (".npz", ".npy") and not named:
+        if arrays:
             x, client = read_new_rows(path, reading.client_column or "client")
         else:
             columns = read_columns(path, reading.options, _OPTIONS)
@@ -125,9 +130,6 @@ def _parse(given: str | Path, reading: Reading) -> tuple[Path, Reading]:
     if path.exists():
         return path, reading
     name, options = parse_spec(str(given))
-    for option in options:
-        if option not in _OPTIONS and "reader" not in options:  # which has options of its own
-            raise unknown("option of rows to predict on named", option, _OPTIONS)
     column = reading.client_column or options.get("client")
     dropped = dropped_names(options.get("drop", ""))
     reading = replace(reading, client_column=column, drop=dropped, options=options)
