@@ -12,7 +12,7 @@ from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import accountant
 from pmtl.privacy.plan import PrivacyPlan, default_delta
 from pmtl.privacy.request import PrivacyRequest
-from pmtl.privacy.sampling import default_sampling
+from pmtl.privacy.schemes import default_sampling
 
 GOOD = {
     "clients": 205,

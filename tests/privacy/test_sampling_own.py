@@ -22,7 +22,8 @@ from pmtl.privacy.accounting import accountant, colluders, composition, renyi
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.privacy.sampling import SCHEMES, SamplingScheme, find_scheme
+from pmtl.privacy.sampling import SamplingScheme
+from pmtl.privacy.schemes import SCHEMES, find_scheme
 from pmtl.privacy.statement.statement import Statement, make_statement
 from pmtl.streams import name_keys
 

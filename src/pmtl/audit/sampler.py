@@ -25,7 +25,7 @@ from pmtl.audit.estimators import Bits, Floats, discriminant, threshold_bound, u
 from pmtl.audit.result import AuditResult, Finding, seed_of, share
 from pmtl.audit.setup import AuditSetup
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.privacy.sampling import default_sampling, is_library_scheme
+from pmtl.privacy.schemes import default_sampling, is_library_scheme
 from pmtl.streams import name_keys
 
 GAME = "sampler"

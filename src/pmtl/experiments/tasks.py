@@ -30,7 +30,7 @@ from pmtl.personalize.choosing import candidates, choose
 from pmtl.personalize.methods import METHODS, build_method
 from pmtl.personalize.tuning import Workspace, tune
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.privacy.sampling import default_sampling
+from pmtl.privacy.schemes import default_sampling
 from pmtl.simulation import RowTensors, Simulation, Weights, evaluate, simulate
 
 

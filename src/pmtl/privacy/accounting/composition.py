@@ -40,7 +40,8 @@ from pmtl.privacy.accounting import colluders, gaussian, poisson
 from pmtl.privacy.accounting.gaussian import Floats
 from pmtl.privacy.accounting.libraries import load
 from pmtl.privacy.ledger.events import GaussianEvent
-from pmtl.privacy.sampling import SamplingScheme, find_scheme
+from pmtl.privacy.sampling import SamplingScheme
+from pmtl.privacy.schemes import find_scheme
 
 # How many values of μ² are kept in total and for one group. Merging increases μ² by at most
 # log(largest / smallest) / 4096 per group, mostly far less than 0.1%.

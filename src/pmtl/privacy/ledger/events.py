@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import ADJACENCY, PrivacyPlan, fields_of, refuse_unknown_cost
-from pmtl.privacy.sampling import is_library_scheme
+from pmtl.privacy.schemes import is_library_scheme
 
 MECHANISM = "gaussian"
 TRAINING = "training"
