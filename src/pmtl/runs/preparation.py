@@ -70,9 +70,15 @@ def settle(
 ) -> Algorithm:
     """The algorithm with the settings that follow from public numbers: clients, sizes, budget."""
     known = data.bounds or Bounds()
-    ranges = bool(known.features), known.target
-    started = config.init is not None
-    sizes = sizes_of(model, data.input_shape, data.task, data.outputs, *ranges, started)
+    sizes = sizes_of(
+        model,
+        data.input_shape,
+        data.task,
+        data.outputs,
+        bounded=bool(known.features),
+        target_range=known.target,
+        public_start=config.init is not None,
+    )
     return resolve_algorithm(method, config.privacy, data.m, sizes)
 
 
