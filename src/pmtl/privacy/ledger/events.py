@@ -166,6 +166,11 @@ def total(parts: Iterable[Mapping[GaussianEvent, int]]) -> Events:
     return summed
 
 
+def count_of_kind(events: Mapping[GaussianEvent, int], kind: str) -> int:
+    """How many releases of this kind there were."""
+    return sum(count for event, count in events.items() if event.kind == kind)
+
+
 def to_list(events: Mapping[GaussianEvent, int]) -> list[dict[str, Any]]:
     """Counted events for JSON."""
     return [event.to_dict() | {"count": count} for event, count in events.items() if count]

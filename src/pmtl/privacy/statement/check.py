@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from pmtl.errors import PmtlError
 from pmtl.jsontext import check_text
 from pmtl.privacy.accounting import composition
 from pmtl.privacy.accounting.validation import KIND
-from pmtl.privacy.ledger.events import TRAINING, Events, GaussianEvent, from_list
+from pmtl.privacy.ledger.events import TRAINING, Events, GaussianEvent, count_of_kind, from_list
 from pmtl.privacy.plan import ADJACENCY, LEAST_DELTA, MOST, PrivacyPlan
 from pmtl.privacy.statement.meaning import hits, success
 
@@ -92,7 +92,7 @@ def _relations(statement: Statement, charged: Events) -> Iterator[tuple[str, boo
     """Entries, and whether they fit the others."""
     yield "mode", statement.mode in _MODES
     yield "adjacency", statement.adjacency == ADJACENCY
-    count = Counter({kind: _count(charged, kind) for kind in (TRAINING, KIND)})
+    count = Counter({kind: count_of_kind(charged, kind) for kind in (TRAINING, KIND)})
     if statement.plan is None:
         yield "sampling", statement.sampling == "none"
         yield "plan", not count[TRAINING]
@@ -108,10 +108,6 @@ def _relations(statement: Statement, charged: Events) -> Iterator[tuple[str, boo
         yield "metrics", PrivacyPlan.from_dict(statement.metrics).rounds == count[KIND]
     if (total := statement.population_epsilon) is not None and statement.chosen is None:
         yield "population_epsilon", not total < statement.epsilon * (1 - _GRIDS)
-
-
-def _count(charged: Mapping[GaussianEvent, int], kind: str) -> int:
-    return sum(count for event, count in charged.items() if event.kind == kind)
 
 
 def _check_guarantees(statement: Statement, slack: float) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from pmtl.errors import PmtlError, errors_naming
 from pmtl.privacy.accounting import accountant, composition, distributed
 from pmtl.privacy.accounting.validation import KIND
-from pmtl.privacy.ledger.events import TRAINING, GaussianEvent, from_list, to_list
+from pmtl.privacy.ledger.events import TRAINING, GaussianEvent, count_of_kind, from_list, to_list
 from pmtl.privacy.plan import ADJACENCY, PrivacyPlan
 from pmtl.privacy.statement import text
 from pmtl.privacy.statement.check import check_statement
@@ -130,7 +130,7 @@ def make_statement(
         charged = {GaussianEvent.of(plan): plan.rounds} if shares else {}
         if metrics is not None:
             charged |= {GaussianEvent.of(metrics, KIND): metrics.rounds}
-    plan = replace(plan, rounds=max(1, _count(charged, TRAINING) if shares else plan.rounds))
+    plan = replace(plan, rounds=max(1, count_of_kind(charged, TRAINING) if shares else plan.rounds))
     guarantees = _guarantees(charged, plan.delta) if charged else ()
     attacker_right = (1 + composition.distance(charged)) / 2 if guarantees else None
     if choice is not None:
@@ -158,7 +158,7 @@ def make_statement(
         items = [text.OWN_MODEL, *disclosed, text.PUBLIC]
     if guarantees:
         report["epsilon"] = guarantees[0].epsilon
-    released = _count(charged, KIND)
+    released = count_of_kind(charged, KIND)
     return Statement(
         epsilon=report["epsilon"],
         delta=plan.delta,
@@ -194,10 +194,6 @@ def _numbers(value: Any) -> Any:
     if isinstance(value, list):
         return [_numbers(entry) for entry in value]
     return math.inf if value == "inf" else value
-
-
-def _count(charged: Mapping[GaussianEvent, int], kind: str) -> int:
-    return sum(count for event, count in charged.items() if event.kind == kind)
 
 
 def _guarantees(charged: Mapping[GaussianEvent, int], delta: float) -> tuple[Guarantee, ...]:
