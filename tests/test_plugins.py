@@ -67,7 +67,8 @@ import numpy as np
 from torch import nn
 import pmtl
 from pmtl.algorithms import FedAvg
-from pmtl.privacy.sampling import Fixed, SamplingScheme
+from pmtl.privacy.sampling import SamplingScheme
+from pmtl.privacy.schemes import Fixed
 
 @dataclass(frozen=True)
 class Mine(FedAvg):

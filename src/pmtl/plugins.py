@@ -17,7 +17,7 @@ import secrets
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
@@ -159,6 +159,13 @@ def error_text(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}".rstrip(" .:")
     except Exception:  # The text of an error is the user's code, too.
         return type(error).__name__
+
+
+def named_code(names: Iterable[str], data: str) -> list[str]:
+    """What imports code that the library does not have: the `package.module:Name` among the names,
+    and the spec of data that names a reader."""
+    found = [name for name in names if ":" in parse_spec(name)[0]]
+    return [*found, data] if "reader=" in data else found
 
 
 def signature(text: str) -> str | None:

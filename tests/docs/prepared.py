@@ -26,11 +26,6 @@ def data_page() -> dict[str, Any]:
     Path("bounds.toml").write_text(
         "[columns.age]\nlow = 0\nhigh = 110\n\n[columns.score]\nlow = 0\nhigh = 100\n"
     )
-    rows = [
-        {"hospital": f"h{k % 20}", "features": [k / 9, 1 - k % 5], "target": k % 2}
-        for k in range(240)
-    ]
-    Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     words = ["fix", "bug", "in", "parser", "add", "test", "for", "docs", "remove", "code"]
     lines = ["user\ttext\ttag"]
     for k in range(2000):

@@ -33,8 +33,7 @@ NOT_RUN = {
     "architecture.md": "its blocks are drawings",
     "benchmarks.md": "a quarter of an hour of measuring; tests/docs/test_benchmark_pages.py checks "
     "its tables",
-    "privacy.md": "tests/privacy/test_sampling_own.py trains with the class, and "
-    "tests/cli/test_privacy.py runs the command",
+    "privacy.md": "tests/cli/test_privacy.py runs the command",
     "public-start.md": "needs FEMNIST and a graphics card; tests/benchmarks/test_public_start.py "
     "runs the programs on small data",
     "reproduction.md": "hours of computing; tests/experiments/test_run.py runs `pmtl paper`",

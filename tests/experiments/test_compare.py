@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pmtl import storage as files
+from pmtl.algorithms import FedAvg
 from pmtl.data import load
 from pmtl.errors import Interrupted, PmtlError
 from pmtl.experiments.compare import (
@@ -19,7 +20,7 @@ from pmtl.experiments.compare import (
 )
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.request import PrivacyRequest
-from pmtl.runs.config import TrainConfig
+from pmtl.runs.config import TrainConfig, merge
 from pmtl.simulation import LocalTraining
 
 SPEC = "synthetic:clients=20,samples=12"
@@ -117,6 +118,40 @@ def test_a_comparison_is_charged_like_any_run_and_is_never_production(tmp_path):
 def test_a_base_with_an_epsilon_of_its_own_is_refused():
     with pytest.raises(PmtlError, match="sets ε itself"):
         grid(base=TrainConfig(privacy=PrivacyRequest(epsilon=3.0)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"algorithms": ["theirs:Mine", "local"]},
+        {"axes": {"model": ["theirs:net", "linear"]}},
+        {"base": {"model": "theirs:net"}},
+        {"base": {"metric": "auc+theirs:value"}},
+        {"base": {"privacy": {"sampling": "theirs:Draws"}}},
+        {"base": {"data": "victim:reader=os:remove"}},
+    ],
+)
+def test_a_comparison_of_somebody_else_runs_no_code_that_it_names(changes, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "victim").touch()
+    (tmp_path / "theirs.py").write_text("raise SystemExit('their code runs')")
+    file = tmp_path / "compared" / "comparison.json"
+    write_plan(grid(), file, load(SPEC))
+    files.write_json(file, merge(files.read_json(file), changes))
+    with pytest.raises(PmtlError, match=r"names code of its own .*PMTL_TRUST_CODE=1"):
+        resume_comparison(file.parent)
+    assert (tmp_path / "victim").exists()
+
+
+def test_ones_own_comparison_with_code_is_continued(tmp_path):
+    own = grid(algorithms=(f"{FedAvg.__module__}:FedAvg", "local"), epsilons=(1.0,), seeds=(0,))
+    compare(own, tmp_path)
+    plan = files.read_json(tmp_path / "comparison.json")
+    again = resume_comparison(tmp_path)
+    assert not again["failures"]
+    files.write_json(tmp_path / "comparison.json", plan | {"seeds": [1]})
+    with pytest.raises(PmtlError, match="names code of its own"):
+        resume_comparison(tmp_path)
 
 
 @pytest.mark.parametrize(

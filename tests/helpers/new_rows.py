@@ -9,7 +9,7 @@ from scipy.sparse import vstack
 
 from pmtl.data import Schema
 from pmtl.data.schema.inputs import Inputs
-from pmtl.prediction.source import Reading, open_rows
+from pmtl.prediction.source import ReadingRules, open_rows
 
 
 def features_of(
@@ -23,6 +23,6 @@ def features_of(
     """All rows that `open_rows` reads, an array or a CSR matrix."""
     known = None if schema is None else Schema.of(schema)
     inputs = Inputs(shape, None if names is None else tuple(names), text, schema=known)
-    with open_rows(path, Reading(inputs, keep=keep)) as source:
+    with open_rows(path, ReadingRules(inputs, keep=keep)) as source:
         parts = [piece.x for piece in source.pieces()]
     return np.concatenate(parts) if text is None else vstack(parts, format="csr")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,6 +20,7 @@ from scipy.sparse import csr_matrix
 from visits import HOSPITALS, features, trained, visits
 
 import pmtl
+from pmtl import plugins
 from pmtl.errors import PmtlWarning
 from pmtl.prediction import source
 
@@ -422,6 +425,11 @@ def test_a_reader_of_ones_own_reads_rows_to_predict_on(tmp_path, monkeypatch, pm
     misspelt = pmtl_command("predict", "run", "--data", f"{spec},anser=out", "--out", "more.csv")
     assert misspelt.status == 2
     assert "anser" in misspelt.err
+    entry = EntryPoint("lines", "lines:read", "pmtl.readers")
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [entry] if "read" in group else [])
+    by_ending = pmtl_command("predict", "run", "--data", "rows.lines:answer=out", "--out", "b.csv")
+    assert by_ending.status == 0, by_ending.err
+    assert Path("b.csv").read_text() == Path("answers.csv").read_text()
     spec = "rows.lines:reader=lines:reed"
     refused = pmtl_command("predict", "run", "--data", spec, "--out", "more.csv")
     assert refused.status == 2

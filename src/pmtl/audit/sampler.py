@@ -25,7 +25,7 @@ from pmtl.audit.estimators import Bits, Floats, discriminant, threshold_bound, u
 from pmtl.audit.result import AuditResult, Finding, seed_of, share
 from pmtl.audit.setup import AuditSetup
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.privacy.sampling import default_sampling, is_library_scheme
+from pmtl.privacy.schemes import default_sampling, is_library_scheme
 from pmtl.streams import name_keys
 
 GAME = "sampler"
@@ -127,7 +127,9 @@ def _plan(setup: AuditSetup) -> PrivacyPlan:
     drawn = drawn or default_sampling(clients, cohort)
     # Enough rounds that client k is in some rounds and out of others, in each half.
     rounds = max(setup.trials, 40 * clients // cohort, 40 * clients // (clients - cohort))
-    return PrivacyPlan(clients, cohort, drawn, 1.0, 1.0, rounds, 0.5)
+    return PrivacyPlan(
+        clients, cohort, drawn, clip_norm=1.0, noise_std=1.0, rounds=rounds, delta=0.5
+    )
 
 
 def _too_often(

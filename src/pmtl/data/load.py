@@ -3,7 +3,7 @@
 The ending of the path, the files in the folder, or `reader=` chooses the reader, a function of
 `path` and its own options. It returns columns (`readers/columns.py`), which
 `FederatedData.from_arrays` checks and groups by client. Options are the reader's parameters and
-those in `COMMON`. docs/data.md ("A format of your own") describes readers of users.
+those in `COMMON`. docs/extending.md has a reader of a user's own.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import warnings
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,8 +31,9 @@ from pmtl.experiments.result_cache import Result, ResultCache
 from pmtl.experiments.sweep.grid import Candidate, Cell, Grid, config_of
 from pmtl.experiments.sweep.summary import Row, prices, summarise
 from pmtl.experiments.sweep.table import Comparison
+from pmtl.jsontext import to_json
 from pmtl.models import FlatModel, build_model
-from pmtl.plugins import errors_of_own_code
+from pmtl.plugins import check_signature, errors_of_own_code, named_code, signature
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.report.verdict import Floats
 from pmtl.runs.config import IN_MEMORY, TrainConfig, parse_config
@@ -106,14 +108,19 @@ def write_plan(grid: Grid, file: Path, data: FederatedData) -> None:
     """Write what is compared to a file in a new folder, so that it can be resumed."""
     with files.disk_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-    plan = asdict(grid)
-    plan["base"]["data"] = data.source or IN_MEMORY
-    files.write_json(file, {"format": FORMAT, **plan})
+    grid = replace(grid, base=replace(grid.base, data=data.source or IN_MEMORY))
+    values: dict[str, Any] = {"format": FORMAT, **asdict(grid)}
+    if _named_code(grid):
+        values["code_signature"] = signature(to_json(values))
+    files.write_json(file, values)
 
 
 def read_plan(file: Path) -> Grid:
-    """What `write_plan` wrote, checked."""
-    values = {"axes": {}} | files.read_json(file)
+    """What `write_plan` wrote, checked. If it names code, this user must have signed it."""
+    values = files.read_json(file)
+    signed = values.pop("code_signature", None)
+    text = to_json(values)
+    values = {"axes": {}} | values
     take_format(values, str(file), FORMAT)
     if isinstance(values.get("base"), dict):
         values["base"] = parse_config(values["base"], str(file))
@@ -122,7 +129,18 @@ def read_plan(file: Path) -> Grid:
     for name in ("algorithms", "epsilons", "seeds", "base"):
         if name not in values:
             raise PmtlError(f"There is no entry {name!r} in {file}, so it cannot be used.")
-    return from_values(Grid, values, str(file))
+    grid = from_values(Grid, values, str(file))
+    if named := _named_code(grid):
+        words = f"The comparison {file} names code of its own ({', '.join(named)})"
+        check_signature(words, text, signed)
+    return grid
+
+
+def _named_code(grid: Grid) -> list[str]:
+    """What the runs of a grid would import."""
+    base, varied = grid.base, [str(value) for axis in grid.axes.values() for value in axis]
+    own = (base.model, base.algorithm, base.privacy.sampling or "", *(base.metric or "").split("+"))
+    return named_code([*grid.algorithms, *own, *varied], base.data)
 
 
 def resolve_grid(grid: Grid, given: FederatedData | None) -> tuple[Grid, FederatedData]:

@@ -30,7 +30,7 @@ from pmtl.personalize.choosing import candidates, choose
 from pmtl.personalize.methods import METHODS, build_method
 from pmtl.personalize.tuning import Workspace, tune
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.privacy.sampling import default_sampling
+from pmtl.privacy.schemes import default_sampling
 from pmtl.simulation import RowTensors, Simulation, Weights, evaluate, simulate
 
 
@@ -85,7 +85,15 @@ class TaskRunner:
         m = self.data.m
         cohort = min(self.setting.cohort, m)
         sampling = default_sampling(m, cohort)
-        return PrivacyPlan(m, cohort, sampling, clip, sigma, rounds, 1 / m)
+        return PrivacyPlan(
+            clients=m,
+            cohort=cohort,
+            sampling=sampling,
+            clip_norm=clip,
+            noise_std=sigma,
+            rounds=rounds,
+            delta=1 / m,
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process, which opens rows on disk again."""

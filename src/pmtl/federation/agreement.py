@@ -207,8 +207,8 @@ def _settled(config: TrainConfig, columns: Columns, clients: int, model: FlatMod
         columns.input_shape,
         columns.task,
         columns.outputs,
-        columns.bounded,
-        columns.target_range,
-        config.init is not None,
+        bounded=columns.bounded,
+        target_range=columns.target_range,
+        public_start=config.init is not None,
     )
     return resolve_algorithm(build_algorithm(config.algorithm), config.privacy, clients, sizes)

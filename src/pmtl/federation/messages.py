@@ -33,7 +33,7 @@ from safetensors.numpy import save
 from pmtl.errors import PmtlError, PublicError
 from pmtl.jsontext import check_text, to_json
 from pmtl.messages import from_bytes
-from pmtl.privacy.sampling import is_library_scheme
+from pmtl.privacy.schemes import is_library_scheme
 from pmtl.spec import from_values, parse_spec
 
 _LONGEST_HEADER = 64 * 2**20

@@ -53,7 +53,14 @@ class RunResult:
         key = secrets.token_bytes(KEY_BYTES) if config.mode == "production" else b""
         billboard = Billboard(np.zeros(data.m, dtype=np.int64))
         facts = facts_of(
-            *(config, data, self.model, algorithm, billboard, agreement.plan, None, key),
+            config=config,
+            data=data,
+            model=self.model,
+            algorithm=algorithm,
+            billboard=billboard,
+            plan=agreement.plan,
+            metrics=None,
+            key=key,
             id=agreement.run,
             initialisation=agreement.initialisation,
             public_files=dict(self.public.about),

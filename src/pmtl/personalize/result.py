@@ -94,15 +94,15 @@ class Finetuned(Run):
         super().__init__(
             facts,
             model,
-            lambda clients: weights(clients).to(device),
-            run.shared_weights.to(device),
-            statement_of(facts, finetuned=True),
-            run.metrics,
-            run._data,
-            path,
-            run.scaling,
-            run.billboard,
-            run.digest_key,
+            personal_weights=lambda clients: weights(clients).to(device),
+            shared_weights=run.shared_weights.to(device),
+            privacy=statement_of(facts, finetuned=True),
+            metrics=run.metrics,
+            data=run._data,
+            path=path,
+            scaling=run.scaling,
+            billboard=run.billboard,
+            digest_key=run.digest_key,
         )
 
     def views(self) -> dict[str, Weights]:

@@ -19,7 +19,7 @@ from pmtl.models import losses
 from pmtl.prediction.answers import NO_MODEL, ModelAssignment, ModelRequest, assign_models
 from pmtl.prediction.models import Models
 from pmtl.prediction.output import check_output_path, write
-from pmtl.prediction.source import Piece, Reading, Source, open_rows
+from pmtl.prediction.source import Piece, ReadingRules, Source, open_rows
 from pmtl.spec import unknown
 from pmtl.views.progress import Bar, progress_bar
 
@@ -219,7 +219,9 @@ class Predicting(ABC):
         form = AnswerColumns(models, probabilities)
         known = (models.client_column,) if models.client_column else CLIENT
         kept = None if keep is None else tuple(keep)
-        reading = Reading(models.inputs, known, client_column, kept, lenient=skip, clients=clients)
+        reading = ReadingRules(
+            models.inputs, known, client_column, kept, lenient=skip, clients=clients
+        )
         with open_rows(rows, reading) as source:
             there = target is not None and target.exists() and Path(source.where).exists()
             if there and target is not None and target.samefile(source.where):

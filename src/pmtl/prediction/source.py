@@ -57,7 +57,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadingRules:
     """How rows are read."""
 
     inputs: Inputs  #: what the model reads
@@ -77,7 +77,7 @@ class Reading:
 
 
 @contextmanager
-def open_rows(given: Any, reading: Reading) -> Iterator[Source]:
+def open_rows(given: Any, reading: ReadingRules) -> Iterator[Source]:
     """Open rows: a path or `PATH:client=COLUMN`, a frame, or an array of features."""
     if isinstance(given, np.ndarray) or is_sparse(given):
         clients = None if reading.clients is None else np.asarray(reading.clients)
@@ -99,7 +99,12 @@ def open_rows(given: Any, reading: Reading) -> Iterator[Source]:
     if not path.exists():
         raise PmtlError(f"There is no file {path} to predict on.")
     named = "reader" in reading.options
-    if not named and path.name.lower().endswith(tuple(f".{ending}" for ending in TABLES)):
+    arrays = not named and path.suffix.lower() in (".npz", ".npy")
+    a_table = not named and path.name.lower().endswith(tuple(f".{ending}" for ending in TABLES))
+    for option in reading.options:
+        if option not in _OPTIONS and (arrays or a_table):  # Other readers have their own options.
+            raise unknown("option of rows to predict on named", option, _OPTIONS)
+    if a_table:
         with open_table(path) as table:
             yield _table_source(replace(table, lenient=reading.lenient), reading)
         return
@@ -110,7 +115,7 @@ def open_rows(given: Any, reading: Reading) -> Iterator[Source]:
             f"{path} is not a table: this model needs {needs} in .csv, .tsv or .parquet."
         )
     with errors_naming(str(path)):
-        if path.suffix.lower() in (".npz", ".npy") and not named:
+        if arrays:
             x, client = read_new_rows(path, reading.client_column or "client")
         else:
             columns = read_columns(path, reading.options, _OPTIONS)
@@ -120,14 +125,11 @@ def open_rows(given: Any, reading: Reading) -> Iterator[Source]:
     yield source
 
 
-def _parse(given: str | Path, reading: Reading) -> tuple[Path, Reading]:
+def _parse(given: str | Path, reading: ReadingRules) -> tuple[Path, ReadingRules]:
     path = as_path(given, "The rows")
     if path.exists():
         return path, reading
     name, options = parse_spec(str(given))
-    for option in options:
-        if option not in _OPTIONS and "reader" not in options:  # which has options of its own
-            raise unknown("option of rows to predict on named", option, _OPTIONS)
     column = reading.client_column or options.get("client")
     dropped = dropped_names(options.get("drop", ""))
     reading = replace(reading, client_column=column, drop=dropped, options=options)
@@ -141,7 +143,7 @@ def _names_of(column: Any) -> NDArray[Any] | None:
     return None if column is None else as_array(column, "clients")
 
 
-def _in_order(columns: Mapping[str, Any], path: Path, reading: Reading) -> Any:
+def _in_order(columns: Mapping[str, Any], path: Path, reading: ReadingRules) -> Any:
     """The features that a reader returned, in the order of training if they have names."""
     x = columns["x"] if is_sparse(columns["x"]) else as_array(columns["x"], "features")
     names, wanted = columns.get("feature_names"), reading.inputs.names
@@ -154,7 +156,7 @@ def _in_order(columns: Mapping[str, Any], path: Path, reading: Reading) -> Any:
     return x[:, [places[name] for name in wanted]]
 
 
-def _table_source(table: Table, reading: Reading) -> Source:
+def _table_source(table: Table, reading: ReadingRules) -> Source:
     client = _client_column(table, reading)
     features = reading.inputs.columns(table, {client, *(reading.keep or ()), *reading.drop})
     if reading.keep is None:
@@ -184,7 +186,7 @@ def _table_source(table: Table, reading: Reading) -> Source:
     return Source(table.where, reading.rows, client, kept, clients, pieces)
 
 
-def _client_column(table: Table, reading: Reading) -> str | None:
+def _client_column(table: Table, reading: ReadingRules) -> str | None:
     if reading.client_column is not None:
         if reading.client_column not in table.names:
             raise unknown(f"column of {table.where} named", reading.client_column, table.names)
@@ -224,7 +226,9 @@ def _as_batch(table: Any) -> Any:
     return batch
 
 
-def _array_source(given: Any, client: NDArray[Any] | None, where: str, reading: Reading) -> Source:
+def _array_source(
+    given: Any, client: NDArray[Any] | None, where: str, reading: ReadingRules
+) -> Source:
     import pyarrow as pa
 
     x = reading.inputs.array(given, where)

@@ -24,12 +24,8 @@ from numpy.typing import NDArray
 
 from pmtl.errors import PmtlError
 from pmtl.privacy.sampler import Sampler
-from pmtl.privacy.sampling import (
-    Recorded,
-    SamplingScheme,
-    find_scheme,
-    is_library_scheme,
-)
+from pmtl.privacy.sampling import SamplingScheme
+from pmtl.privacy.schemes import Recorded, find_scheme, is_library_scheme
 from pmtl.spec import unknown
 
 ADJACENCY = "replace-one"
@@ -57,7 +53,7 @@ class PrivacyPlan:
 
     clients: int  #: m, the number of clients of the federation
     cohort: int  #: q, the size of a cohort, or its expected size (poisson); always the divisor
-    sampling: str  #: the name of a sampling scheme (`privacy/sampling.py`)
+    sampling: str  #: the name of a sampling scheme (`privacy/schemes.py`)
     clip_norm: float  #: γ, the largest L2 norm of an upload; inf is no clipping, and ε is inf
     noise_std: float  #: σ, the standard deviation of the noise on the average over q
     rounds: int  #: T, how often a noisy average is published

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pmtl.errors import PmtlError
 from pmtl.options import check_options, option
 from pmtl.privacy.plan import PrivacyPlan, check_epsilon, count_of, default_delta
-from pmtl.privacy.sampling import SCHEMES, default_sampling
+from pmtl.privacy.schemes import SCHEMES, default_sampling
 
 DEFAULT_EPSILON = 2.0
 DEFAULT_CLIP, DEFAULT_ROUNDS = 0.5, 20

@@ -23,8 +23,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.privacy.accounting.libraries import load
-
 Floats = NDArray[np.float64]
 
 SHARE, ALONE, EITHER, UNKNOWN = "share", "alone", "either", "unknown"
@@ -129,7 +127,9 @@ def _error(gains: Floats) -> float | None:
 
 def _quantile(degrees: int) -> float:
     """Student's t: how many standard errors may be luck."""
-    return float(load("scipy.special").stdtrit(degrees, (1 + CONFIDENCE) / 2))
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
 
 
 def judge(

@@ -20,7 +20,7 @@ from pmtl.options import check_options, declared, option, tables, tables_by_sett
 from pmtl.privacy.accounting.validation import DEFAULT_SHARE
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.request import PrivacyRequest
-from pmtl.privacy.sampling import SCHEMES, is_library_scheme
+from pmtl.privacy.schemes import SCHEMES, is_library_scheme
 from pmtl.spec import construct, format_spec
 from pmtl.storage import digest_of_text, read_toml
 

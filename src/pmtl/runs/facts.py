@@ -21,13 +21,13 @@ from pmtl.data.readers.text import TextRule
 from pmtl.data.targets import Task
 from pmtl.errors import PmtlError, PmtlWarning, errors_naming
 from pmtl.models import FlatModel, build_model
-from pmtl.plugins import add_folder, check_signature, warn_of_other_module
+from pmtl.plugins import add_folder, check_signature, named_code, warn_of_other_module
 from pmtl.privacy.ledger.events import GaussianEvent, from_list, to_list
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.runs.config import IN_MEMORY, TrainConfig
 from pmtl.sharing import PublicInputs
 from pmtl.simulation import code_digest
-from pmtl.spec import from_values, parse_spec, take_format
+from pmtl.spec import from_values, take_format
 
 #: The format of `run.json`. Files of pmtl 0.1 have no number; fields that they lack have defaults.
 FORMAT = 3
@@ -234,9 +234,7 @@ def signed_text(facts: RunFacts) -> str:
 def check_own_code(facts: RunFacts, path: object) -> None:
     """Refuse the run at `path` if it names code and somebody else made it."""
     names = [facts.model, facts.algorithm, facts.plan.sampling, *(facts.metric or "").split("+")]
-    named = [name for name in names if ":" in parse_spec(name)[0]]
-    named += [facts.data] if "reader=" in facts.data else []
-    if named:
+    if named := named_code(names, facts.data):
         words = f"The run at {path} names code of its own ({', '.join(named)})"
         check_signature(words, signed_text(facts), facts.code_signature)
 

@@ -21,7 +21,7 @@ from pmtl.jsontext import to_json
 from pmtl.models import FlatModel
 from pmtl.models.library import Linear
 from pmtl.models.linear.last_layer import last_layer
-from pmtl.plugins import signature
+from pmtl.plugins import named_code, signature
 from pmtl.privacy.accounting.validation import KIND, evaluations, with_metrics
 from pmtl.privacy.ledger.events import TRAINING
 from pmtl.privacy.ledger.ledger import Ledger
@@ -40,7 +40,6 @@ from pmtl.runs.facts import RunFacts, fingerprint_of, signed_text, versions
 from pmtl.server.resolve import auto_algorithm, resolve_algorithm, sizes_of
 from pmtl.sharing import named
 from pmtl.simulation import Simulation, Team, code_digest, device_of, metric_bounds, simulate
-from pmtl.spec import parse_spec
 
 
 def plans_of(
@@ -71,9 +70,15 @@ def settle(
 ) -> Algorithm:
     """The algorithm with the settings that follow from public numbers: clients, sizes, budget."""
     known = data.bounds or Bounds()
-    ranges = bool(known.features), known.target
-    started = config.init is not None
-    sizes = sizes_of(model, data.input_shape, data.task, data.outputs, *ranges, started)
+    sizes = sizes_of(
+        model,
+        data.input_shape,
+        data.task,
+        data.outputs,
+        bounded=bool(known.features),
+        target_range=known.target,
+        public_start=config.init is not None,
+    )
     return resolve_algorithm(method, config.privacy, data.m, sizes)
 
 
@@ -220,9 +225,8 @@ def facts_of(
 
 def _has_own_modules(config: TrainConfig, plan: PrivacyPlan) -> bool:
     """Whether the run names anything as `package.module:Name`."""
-    model, algorithm = parse_spec(config.model)[0], parse_spec(config.algorithm)[0]
-    names = (model, algorithm, plan.sampling, config.metric or "")
-    return "reader=" in config.data or any(":" in name for name in names)
+    names = (config.model, config.algorithm, plan.sampling, *(config.metric or "").split("+"))
+    return bool(named_code(names, config.data))
 
 
 @contextmanager

@@ -29,21 +29,19 @@ def sizes_of(
     """The public numbers on which an exact algorithm's settings depend; the arguments are the
     fields of `Sizes` and the shape of a row."""
     layer = last_layer(model, input_shape)
-    columns = 0 if layer is None else layer.columns + 1
-    factor = 1.0 if layer is None else layer.factor
     return Sizes(
-        task,
-        outputs,
-        columns,
-        layer is not None,
-        factor,
-        bounded,
-        target_range,
-        model.size,
-        float(model.start().double().norm()),
-        public_start,
-        last_places(model, input_shape),
-        layer is not None and layer.start is not None,
+        task=task,
+        outputs=outputs,
+        columns=0 if layer is None else layer.columns + 1,
+        linear=layer is not None,
+        factor=1.0 if layer is None else layer.factor,
+        bounded=bounded,
+        target_range=target_range,
+        weights=model.size,
+        start_norm=float(model.start().double().norm()),
+        public_start=public_start,
+        last=last_places(model, input_shape),
+        public_head=layer is not None and layer.start is not None,
     )
 
 

@@ -16,7 +16,7 @@ from pmtl._version import __version__
 from pmtl.errors import PmtlError
 from pmtl.jsontext import to_json
 from pmtl.privacy.noise import Source, WordStream, seeded_source, system_source
-from pmtl.privacy.sampling import is_library_scheme
+from pmtl.privacy.schemes import is_library_scheme
 from pmtl.server import Server
 from pmtl.simulation.code_digest import code_digest
 from pmtl.simulation.sites import Sites

@@ -71,10 +71,10 @@ class SavedArrays:
         return Run(
             self.facts,
             flat,
-            lambda clients: personal[torch.from_numpy(clients)],
-            shared,
-            self.statement,
-            list(self.metrics),
+            personal_weights=lambda clients: personal[torch.from_numpy(clients)],
+            shared_weights=shared,
+            privacy=self.statement,
+            metrics=list(self.metrics),
             scaling=self.scaling,
             billboard=Billboard.from_tensors(blocks, board),
         )

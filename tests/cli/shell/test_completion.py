@@ -26,7 +26,7 @@ from pmtl.models import MODELS
 from pmtl.options import declared
 from pmtl.personalize.methods import METHODS, SELECT
 from pmtl.privacy.request import PrivacyRequest
-from pmtl.privacy.sampling import SCHEMES
+from pmtl.privacy.schemes import SCHEMES
 from pmtl.runs.callbacks import LIBRARY
 from pmtl.runs.config import TrainConfig
 
@@ -72,10 +72,10 @@ def test_a_reader_is_all_that_a_new_format_takes(tmp_path, monkeypatch):
 
 SCHEME = """
 import sys
-from pmtl.privacy import sampling
-class Turns(sampling.Full):
+from pmtl.privacy import schemes
+class Turns(schemes.Full):
     in_help = "one after the other"
-sampling.SCHEMES["turns"] = Turns
+schemes.SCHEMES["turns"] = Turns
 from pmtl.cli.shell.completion import completer
 from pmtl.options import declared
 from pmtl.privacy.request import PrivacyRequest

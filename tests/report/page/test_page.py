@@ -14,9 +14,12 @@ import pytest
 import pmtl
 from pmtl.errors import PmtlError
 from pmtl.personalize.finetuning import finetune
+from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.statement import text as sentences
+from pmtl.privacy.statement.statement import make_statement
 from pmtl.report.page.page import write_report
 from pmtl.report.page.part import experiment_part
-from pmtl.report.page.privacy import epsilon_by_round, quotes
+from pmtl.report.page.privacy import caution, epsilon_by_round, paragraphs, quotes
 from pmtl.runs.result import load_run
 
 
@@ -51,9 +54,18 @@ def test_the_privacy_part_quotes_the_number_and_repeats_the_statement(made, page
     text = words(page)
     assert f"Quote the first number: ε = {run.privacy.epsilon:.4g}" in text
     assert f"δ = {run.privacy.delta:.3g}" in text
-    assert "A blind guess is right in 50 of 100 cases" in text
+    assert "A blind guess is right 50% of the time" in text
     assert all(sentence in text for sentence in run.privacy.not_covered)
     assert run.privacy.unit[1:] in text
+
+
+def test_a_run_whose_noise_the_sites_drew_is_not_called_seeded():
+    plan = PrivacyPlan(12, 12, "full", 1.0, 0.5, 3, 1e-3)
+    statement = make_statement(plan, shares=True, personal=True, hardened=True, sites=(3, 1))
+    shown = dict(paragraphs(statement))
+    assert shown["What kind of run this was"] == sentences.EXPERIMENT_IN_SHARES
+    assert shown["The server"] == sentences.hidden(statement.hidden)
+    assert "seeded" not in caution(statement)
 
 
 def test_epsilon_grows_with_rounds_to_the_statements(made):

@@ -147,7 +147,7 @@ def _site_resources() -> dict[str, Any]:
         "class_allow_list": [],  # Sites run no jobs.
         "allow_log_streaming": False,
         "client": {"retry_timeout": 30, "communication_timeout": 30.0},
-        "components": [{"id": "pmtl_site", "path": f"{_HERE}.site.SiteService"}],
+        "components": [{"id": "pmtl_site", "path": f"{_HERE}.site.SiteComponent"}],
     }
 
 

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 _ASK_SECONDS = 5.0  # For the server's answer to the first question.
 
 
-class SiteService(FLComponent):  # type: ignore[misc]
+class SiteComponent(FLComponent):  # type: ignore[misc]
     """Passes the server's messages to the site's handler, one at a time."""
 
     def __init__(self) -> None:

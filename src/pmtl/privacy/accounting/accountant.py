@@ -1,7 +1,7 @@
 """The ε of a plan, and the noise or the number of rounds for a given ε.
 
 All numbers are for replacing one client's whole data set by any other, and hold against all other
-clients together. The sampling scheme decides how ε is computed (`privacy/sampling.py`):
+clients together. The sampling scheme decides how ε is computed (`privacy/schemes.py`):
 
 | sampling | ε is | where |
 |---|---|---|
@@ -23,7 +23,7 @@ from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import composition, gaussian, poisson
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.plan import PrivacyPlan, check_epsilon, default_delta
-from pmtl.privacy.sampling import find_scheme
+from pmtl.privacy.schemes import find_scheme
 
 MOST_ROUNDS = 1_000_000
 """The most rounds that `rounds_for` returns."""

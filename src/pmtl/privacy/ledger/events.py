@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from pmtl.errors import PmtlError
 from pmtl.privacy.plan import ADJACENCY, PrivacyPlan, fields_of, refuse_unknown_cost
-from pmtl.privacy.sampling import is_library_scheme
+from pmtl.privacy.schemes import is_library_scheme
 
 MECHANISM = "gaussian"
 TRAINING = "training"
@@ -164,6 +164,11 @@ def total(parts: Iterable[Mapping[GaussianEvent, int]]) -> Events:
     for part in parts:
         summed.update(part)
     return summed
+
+
+def count_of_kind(events: Mapping[GaussianEvent, int], kind: str) -> int:
+    """How many releases of this kind there were."""
+    return sum(count for event, count in events.items() if event.kind == kind)
 
 
 def to_list(events: Mapping[GaussianEvent, int]) -> list[dict[str, Any]]:

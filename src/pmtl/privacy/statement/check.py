@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from pmtl.errors import PmtlError
 from pmtl.jsontext import check_text
 from pmtl.privacy.accounting import composition
 from pmtl.privacy.accounting.validation import KIND
-from pmtl.privacy.ledger.events import TRAINING, Events, GaussianEvent, from_list
+from pmtl.privacy.ledger.events import TRAINING, Events, GaussianEvent, count_of_kind, from_list
 from pmtl.privacy.plan import ADJACENCY, LEAST_DELTA, MOST, PrivacyPlan
 from pmtl.privacy.statement.meaning import hits, success
 
@@ -42,7 +42,7 @@ _GRIDS = 0.01
 def check_statement(statement: Statement, slack: float) -> None:
     """Refuse a statement with impossible numbers or entries that contradict each other. Its ε must
     not be below what its releases cost. That is not computed for a run that was chosen among others
-    (its ε covers the choice), for more than 16 kinds of releases, or without dp-accounting.
+    (its ε covers the choice), or for more than 16 kinds of releases.
 
     Args:
         statement: has been read; its plans and releases are valid.
@@ -92,7 +92,7 @@ def _relations(statement: Statement, charged: Events) -> Iterator[tuple[str, boo
     """Entries, and whether they fit the others."""
     yield "mode", statement.mode in _MODES
     yield "adjacency", statement.adjacency == ADJACENCY
-    count = Counter({kind: _count(charged, kind) for kind in (TRAINING, KIND)})
+    count = Counter({kind: count_of_kind(charged, kind) for kind in (TRAINING, KIND)})
     if statement.plan is None:
         yield "sampling", statement.sampling == "none"
         yield "plan", not count[TRAINING]
@@ -107,11 +107,7 @@ def _relations(statement: Statement, charged: Events) -> Iterator[tuple[str, boo
     if statement.metrics is not None:
         yield "metrics", PrivacyPlan.from_dict(statement.metrics).rounds == count[KIND]
     if (total := statement.population_epsilon) is not None and statement.chosen is None:
-        yield "population_epsilon", not total < (statement.epsilon or 0) * (1 - _GRIDS)
-
-
-def _count(charged: Mapping[GaussianEvent, int], kind: str) -> int:
-    return sum(count for event, count in charged.items() if event.kind == kind)
+        yield "population_epsilon", not total < statement.epsilon * (1 - _GRIDS)
 
 
 def _check_guarantees(statement: Statement, slack: float) -> None:
@@ -138,19 +134,15 @@ def _check_costs(statement: Statement, charged: Events, slack: float) -> None:
         charged = Counter({GaussianEvent.of(plan): plan.rounds})
     if not charged or len(charged) > MOST_KINDS:
         return
-    try:
-        if statement.epsilon is not None:
-            cost = composition.epsilon(charged, statement.delta)
-            _at_least("epsilon", statement.epsilon, cost, slack)
-        for each in statement.guarantees:
-            _at_least("epsilon", each.epsilon, composition.epsilon(charged, each.delta), slack)
-            left_out = composition.epsilon(charged, each.delta, sensitivity=1)
-            _at_least("zero_out", each.zero_out, left_out, slack)
-        if statement.attacker_right is not None:
-            right = (1 + composition.distance(charged)) / 2
-            _at_least("attacker_right", statement.attacker_right, right, slack)
-    except ImportError:  # The optional dp-accounting is needed for secret coins.
-        return
+    cost = composition.epsilon(charged, statement.delta)
+    _at_least("epsilon", statement.epsilon, cost, slack)
+    for each in statement.guarantees:
+        _at_least("epsilon", each.epsilon, composition.epsilon(charged, each.delta), slack)
+        left_out = composition.epsilon(charged, each.delta, sensitivity=1)
+        _at_least("zero_out", each.zero_out, left_out, slack)
+    if statement.attacker_right is not None:
+        right = (1 + composition.distance(charged)) / 2
+        _at_least("attacker_right", statement.attacker_right, right, slack)
 
 
 def _at_least(name: str, stated: float, computed: float, slack: float) -> None:

@@ -10,9 +10,8 @@ from typing import Any
 from pmtl.errors import PmtlError, errors_naming
 from pmtl.privacy.accounting import accountant, composition, distributed
 from pmtl.privacy.accounting.validation import KIND
-from pmtl.privacy.ledger.events import TRAINING, GaussianEvent, from_list, to_list
+from pmtl.privacy.ledger.events import TRAINING, GaussianEvent, count_of_kind, from_list, to_list
 from pmtl.privacy.plan import ADJACENCY, PrivacyPlan
-from pmtl.privacy.sampling import ALL_OTHERS
 from pmtl.privacy.statement import text
 from pmtl.privacy.statement.check import check_statement
 from pmtl.privacy.statement.meaning import Guarantee, stated_deltas
@@ -29,8 +28,7 @@ _SLACK = {1: 0.01, 2: 1e-4}
 class Statement:
     """The guarantee of a run. `str(statement)` is the text of `privacy.txt`."""
 
-    #: ε; inf without privacy, and None if it could not be computed (without dp-accounting).
-    epsilon: float | None
+    epsilon: float  #: ε; inf without privacy
     delta: float  #: δ of the guarantee
     adjacency: str  #: in what neighbouring federations differ: `replace-one`
     unit: str  #: who is protected, as a sentence
@@ -132,16 +130,16 @@ def make_statement(
         charged = {GaussianEvent.of(plan): plan.rounds} if shares else {}
         if metrics is not None:
             charged |= {GaussianEvent.of(metrics, KIND): metrics.rounds}
-    plan = replace(plan, rounds=max(1, _count(charged, TRAINING) if shares else plan.rounds))
+    plan = replace(plan, rounds=max(1, count_of_kind(charged, TRAINING) if shares else plan.rounds))
     guarantees = _guarantees(charged, plan.delta) if charged else ()
     attacker_right = (1 + composition.distance(charged)) / 2 if guarantees else None
     if choice is not None:
         guarantees = tuple(Guarantee.at(epsilon, delta) for delta, epsilon in choice["costs"])
         attacker_right = min(guarantee.attacker_right for guarantee in guarantees)
     if shares:
-        report = _account(plan)
+        report = accountant.report(plan)
         hidden = None if sites is None else distributed.report(plan, *sites)
-        adversary = report.get("holds_against", ALL_OTHERS) + "."
+        adversary = report["holds_against"] + "."
         if hidden is not None:
             alone = hidden["colluders"] == 0
             adversary = (text.ADVERSARY_ALONE if alone else text.ADVERSARY).format(**hidden)
@@ -160,7 +158,7 @@ def make_statement(
         items = [text.OWN_MODEL, *disclosed, text.PUBLIC]
     if guarantees:
         report["epsilon"] = guarantees[0].epsilon
-    released = _count(charged, KIND)
+    released = count_of_kind(charged, KIND)
     return Statement(
         epsilon=report["epsilon"],
         delta=plan.delta,
@@ -198,30 +196,6 @@ def _numbers(value: Any) -> Any:
     return math.inf if value == "inf" else value
 
 
-def _count(charged: Mapping[GaussianEvent, int], kind: str) -> int:
-    return sum(count for event, count in charged.items() if event.kind == kind)
-
-
 def _guarantees(charged: Mapping[GaussianEvent, int], delta: float) -> tuple[Guarantee, ...]:
-    """ε(δ) at the plan's own δ and at smaller ones; empty if it cannot be computed."""
-    try:
-        return tuple(Guarantee.of(charged, each) for each in stated_deltas(delta))
-    except ImportError:
-        return ()
-
-
-def _account(plan: PrivacyPlan) -> dict[str, Any]:
-    """The accountant's report, or a shorter one if dp-accounting is not installed."""
-    try:
-        return accountant.report(plan)
-    except ImportError as error:
-        missing = error.name
-    try:  # Only secret coins need dp-accounting; SciPy is enough for the others.
-        epsilon, how = accountant.epsilon(plan), accountant.accountant_of(plan)
-        return {"epsilon": epsilon, "accountant": how, "also": {}}
-    except ImportError:
-        how = (
-            f"not computed here ({missing} is not installed); run `pmtl privacy epsilon` with the "
-            "plan's numbers where it is"
-        )
-        return {"epsilon": None, "accountant": how, "also": {}}
+    """ε(δ) at the plan's own δ and at smaller ones."""
+    return tuple(Guarantee.of(charged, each) for each in stated_deltas(delta))

@@ -149,7 +149,7 @@ def in_full(statement: Statement) -> str:
         *([] if statement.chosen is None else [statement.chosen]),
         *population(statement),
         *([] if statement.afterwards is None else [statement.afterwards]),
-        _about_mode(statement),
+        about_mode(statement),
         "What is not covered:",
     ]
     text = "\n\n".join(part if "\n" in part else textwrap.fill(part, 88) for part in paragraphs)
@@ -160,7 +160,8 @@ def in_full(statement: Statement) -> str:
     return text + "\n" + "\n".join(items) + "\n"
 
 
-def _about_mode(statement: Statement) -> str:
+def about_mode(statement: Statement) -> str:
+    """What kind of run it was, and what may be handed out."""
     if statement.mode != "experiment":
         return PRODUCTION
     return EXPERIMENT if statement.hidden is None else EXPERIMENT_IN_SHARES
@@ -170,8 +171,6 @@ def headline(statement: Statement) -> str:
     """The number to quote, and an example of its meaning."""
     if statement.plan is None:
         return "ε = 0: every client trained alone, and no model used the rows of another client."
-    if statement.epsilon is None:
-        return f"ε was {statement.accountant}."
     if math.isinf(statement.epsilon):
         return "NOT PRIVATE: ε is infinite, because there was no noise or no clipping."
     run = f"ε = {statement.epsilon:.4g} at δ = {statement.delta:.3g}"
@@ -182,10 +181,15 @@ def headline(statement: Statement) -> str:
             "these clients together, for each client with all of its data: this is the number to "
             f"quote. For this run alone, ε = {statement.epsilon:.4g}."
         )
+    return f"{quote} {example(statement)}".rstrip()
+
+
+def example(statement: Statement) -> str:
+    """What an attacker can find out at most; empty if that is not known."""
     if statement.attacker_right is None:
-        return quote
+        return ""
     return (
-        f"{quote} Example: an attacker knows the data of all other clients, sees everything that "
+        "Example: an attacker knows the data of all other clients, sees everything that "
         "this run published, and holds two data sets. One of them is a certain client's, and both "
         "are equally likely. When the attacker says which one it is, this is right at most "
         f"{percent(statement.attacker_right)} of the time. A blind guess is right 50% of the time."
@@ -195,7 +199,7 @@ def headline(statement: Statement) -> str:
 def formal(statement: Statement) -> list[str]:
     """The guarantee in the terms of differential privacy; empty if nothing is guaranteed."""
     epsilon, delta = statement.epsilon, statement.delta
-    if statement.plan is None or epsilon is None or math.isinf(epsilon):
+    if statement.plan is None or math.isinf(epsilon):
         return []
     return [
         "The formal guarantee: the published models and all personal models together are "

@@ -17,8 +17,6 @@ def quotes(statement: Statement) -> list[tuple[str, str]]:
     """The numbers to quote, the most important one first, and what each of them is."""
     if statement.plan is None:
         return [("ε = 0", "Nothing left a client.")]
-    if statement.epsilon is None:
-        return [("ε unknown", f"ε was {statement.accountant}.")]
     if math.isinf(statement.epsilon):
         return [("NOT PRIVATE", "ε is infinite: there was no noise or no clipping.")]
     at, found = f"at δ = {statement.delta:.3g}", []
@@ -35,48 +33,40 @@ def quotes(statement: Statement) -> list[tuple[str, str]]:
 
 def meaning(statement: Statement) -> list[str]:
     """What the numbers mean, with an example: paragraphs."""
-    if statement.plan is None or statement.epsilon is None or math.isinf(statement.epsilon):
+    if statement.plan is None or math.isinf(statement.epsilon):
         return [text.headline(statement)]
     epsilon = statement.epsilon
     odds = math.exp(min(epsilon, 700.0))
-    paragraphs = []
-    if statement.attacker_right is not None:
-        paragraphs.append(
-            "Example: an attacker knows the data of all other clients, sees everything that this "
-            "run published, and holds two data sets. One of them is a certain client's, and both "
-            "are equally likely. When the attacker says which one it is, this is right in at most "
-            f"{math.ceil(1e4 * statement.attacker_right) / 100:g} of 100 cases. A blind guess is "
-            "right in 50 of 100 cases."
-        )
-    paragraphs.append(
+    formal = (
         "ε limits what can be concluded about one client: if its data are replaced by any other, "
         f"nothing that can be seen becomes more than e^ε = {odds:.3g} times as likely. "
         f"With a probability of at most δ = {statement.delta:.3g} this may fail. Smaller is "
         "better for both; 0 would be no influence at all."
     )
-    return paragraphs
+    return [part for part in (text.example(statement), formal) if part]
 
 
 def caution(statement: Statement) -> str:
     """What is to be known before a number is quoted; empty if nothing."""
     if statement.mode != "experiment" or statement.plan is None:
         return ""
+    kind = "a seeded experiment" if statement.hidden is None else "an experiment"
     return (
-        "This was a seeded experiment. The numbers describe the mechanism, and hold for real "
+        f"This was {kind}. The numbers describe the mechanism, and hold for real "
         "clients only in a production run."
     )
 
 
 def paragraphs(statement: Statement) -> list[tuple[str, str]]:
     """The rest of the statement: headings and sentences."""
-    mode = text.EXPERIMENT if statement.mode == "experiment" else text.PRODUCTION
     found = [
         ("Who is protected", statement.unit),
         ("Against whom", statement.adversary),
         ("How it was reached", text.mechanism(statement)),
+        *([] if statement.hidden is None else [("The server", text.hidden(statement.hidden))]),
         *(("All runs together", sentence) for sentence in text.population(statement)),
         *([] if statement.afterwards is None else [("Fine-tuning", statement.afterwards)]),
-        ("What kind of run this was", mode),
+        ("What kind of run this was", text.about_mode(statement)),
     ]
     return [(heading, words[:1].upper() + words[1:]) for heading, words in found]
 
@@ -91,9 +81,9 @@ def guarantee_rows(statement: Statement) -> list[list[str]]:
 
 
 def epsilon_by_round(statement: Statement) -> list[dict[str, float]]:
-    """ε after some of the rounds, the last included; empty if it is not finite or not known.
+    """ε after some of the rounds, the last included; empty if it is not finite.
     Everything that was charged counts in equal parts for each round."""
-    if not statement.charged or statement.epsilon is None or math.isinf(statement.epsilon):
+    if not statement.charged or math.isinf(statement.epsilon):
         return []
     events, last = from_list(statement.charged), statement.rounds
     steps = min(last, _POINTS)
