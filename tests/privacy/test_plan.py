@@ -158,13 +158,17 @@ def test_sampler_and_accountant_read_the_same_plan():
             sampler.draw(made.rounds)
 
 
-def test_a_plan_that_states_its_noise_needs_neither_torch_nor_an_accountant():
+def test_a_machine_that_trains_needs_neither_torch_nor_an_accountant_for_its_plan():
     code = (
         "import sys\n"
         "for name in ('torch', 'scipy', 'dp_accounting', 'pydantic'): sys.modules[name] = None\n"
         "import numpy as np\n"
+        "from pmtl.errors import PmtlError\n"
         "from pmtl.privacy.request import PrivacyRequest\n"
         "plan = PrivacyRequest(noise=0.1, cohort=5).resolve(20)\n"
         "plan.sampler(1, np.arange(20, dtype=np.uint64)).draw(0)\n"
+        "try: plan.epsilon()\n"
+        "except PmtlError as error: print(isinstance(error, ImportError), error.name, error)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("True scipy Computing epsilon needs the package scipy")

@@ -29,7 +29,9 @@ def test_a_run_says_what_it_is(small, tmp_path):
     assert repr(tuned).startswith("<Finetuned of pmtl")
 
 
-@pytest.mark.parametrize(("epsilon", "words"), [(float("inf"), "not private"), (0.0, "ε = 0")])
+@pytest.mark.parametrize(
+    ("epsilon", "words"), [(None, "unknown"), (float("inf"), "not private"), (0.0, "ε = 0")]
+)
 def test_special_epsilons(epsilon, words):
     assert words in epsilon_text(epsilon, 0.1)
 

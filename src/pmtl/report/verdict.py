@@ -23,6 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pmtl.privacy.accounting.libraries import load
+
 Floats = NDArray[np.float64]
 
 SHARE, ALONE, EITHER, UNKNOWN = "share", "alone", "either", "unknown"
@@ -127,9 +129,7 @@ def _error(gains: Floats) -> float | None:
 
 def _quantile(degrees: int) -> float:
     """Student's t: how many standard errors may be luck."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
+    return float(load("scipy.special").stdtrit(degrees, (1 + CONFIDENCE) / 2))
 
 
 def judge(

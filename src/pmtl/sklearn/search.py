@@ -167,7 +167,7 @@ def warn_of_search(clients: int) -> bool:
         return search in _announced  # None: the refit, at the end.
     try:
         cost = _cost(search, candidates, folds, clients)
-    except PmtlError:  # Another estimator.
+    except (PmtlError, ImportError):  # Another estimator; no library to compute it with.
         return False
     _announced[search] = candidates
     if cost.one_fit < math.inf:
@@ -206,7 +206,10 @@ def note_fit(run: Run, announced: bool) -> None:
     fits = len(plans)
     if announced or fits < 2 or fits & (fits - 1):  # Powers of two, so that loops are not flooded.
         return
-    one = composition.epsilon(_events(plan), plan.delta)
-    together = composition.epsilon(total(map(_events, plans)), plan.delta)
+    try:
+        one = composition.epsilon(_events(plan), plan.delta)
+        together = composition.epsilon(total(map(_events, plans)), plan.delta)
+    except ImportError:  # Secret coins need dp-accounting.
+        return
     sentence = _AGAIN.format(fits=fits, one=one, all=together, delta=plan.delta)
     warnings.warn(PmtlWarning(sentence), stacklevel=4)

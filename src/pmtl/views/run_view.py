@@ -90,8 +90,10 @@ def epsilon_number(epsilon: float) -> str:
     return "∞" if math.isinf(epsilon) else f"{epsilon:.4g}"
 
 
-def epsilon_text(epsilon: float, delta: float) -> str:
-    """ε and δ in a few characters."""
+def epsilon_text(epsilon: float | None, delta: float) -> str:
+    """ε and δ in a few characters; ε is None if it is not known."""
+    if epsilon is None:
+        return "ε unknown"
     if math.isinf(epsilon):
         return "not private (ε = ∞)"
     return "ε = 0" if epsilon == 0 else f"ε = {epsilon:.4g} at δ = {delta:.3g}"

@@ -20,6 +20,7 @@ import numpy as np
 
 from pmtl.privacy.accounting import gaussian
 from pmtl.privacy.accounting.gaussian import Floats
+from pmtl.privacy.accounting.libraries import load
 
 # The far tails of the binomial have this fraction of δ; they are added to δ instead of summed.
 TAIL = 1e-7
@@ -37,8 +38,7 @@ class Mixture(NamedTuple):
 
     def log_delta(self, epsilon: float) -> float:
         """An upper bound of log δ(ε)."""
-        from scipy.special import logsumexp
-
+        logsumexp = load("scipy.special").logsumexp
         summed = logsumexp(self.log_weights + gaussian.log_delta(epsilon, self.mus))
         return min(float(np.logaddexp(summed, self.log_missed)), 0.0)
 
@@ -81,9 +81,7 @@ def participations(rate: float, rounds: int, tail: float) -> tuple[Floats, Float
 
     Fewer than the first count as the first, because they reveal less.
     """
-    from scipy import stats
-
-    binomial = stats.binom(rounds, rate)
+    binomial = load("scipy.stats").binom(rounds, rate)
     fewest, most = max(int(binomial.ppf(tail)), 0), min(int(binomial.isf(tail)) + 1, rounds)
     if most - fewest < _MOST_VALUES:
         times = np.arange(fewest, most + 1, dtype=np.float64)

@@ -38,6 +38,7 @@ import numpy as np
 from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import colluders, gaussian, poisson
 from pmtl.privacy.accounting.gaussian import Floats
+from pmtl.privacy.accounting.libraries import load
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.sampling import SamplingScheme
 from pmtl.privacy.schemes import find_scheme
@@ -106,14 +107,12 @@ def _epsilon(groups: tuple[Group, ...], delta: float, sensitivity: int) -> float
 def distance(events: Mapping[GaussianEvent, int]) -> float:
     """A bound on the total variation distance between all releases with one data set of a client
     and with another (δ at ε = 0), for an adversary who knows the cohorts."""
-    from scipy.special import erf
-
     groups = grouped(events)
     if any(not group.z > 0 for group in groups):
         return 1.0
     values, weights, missed = _mixture(groups, tail=DISTANCE_TAIL)
     # 2Φ(μ/2) − 1 for each.
-    apart = erf(np.sqrt(values / 8))
+    apart = load("scipy.special").erf(np.sqrt(values / 8))
     return min(1.0, float(weights @ apart) + missed)
 
 

@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pmtl.privacy.accounting.libraries import load
+
 Floats = NDArray[np.float64]
 
 # A root is found to one part in 10^13; this factor makes it a bound.
@@ -31,8 +33,7 @@ MOST_STEPS = 5000
 
 def log_delta(epsilon: Any, mu: Any) -> Any:
     """log δ(ε) of a μ-GDP mechanism; both may be arrays."""
-    from scipy import special
-
+    special = load("scipy.special")
     epsilon, mu = np.asarray(epsilon, dtype=np.float64), np.asarray(mu, dtype=np.float64)
     with np.errstate(all="ignore"):
         near, far = epsilon / mu - mu / 2, epsilon / mu + mu / 2
@@ -72,13 +73,11 @@ def epsilon(mu: float, delta: float) -> float:
 
 def mu_for(epsilon: float, delta: float) -> float:
     """The largest μ that is (ε, δ)-private: the inverse of `epsilon` in μ."""
-    from scipy.special import erfinv
-
     target, tail = math.log(delta), math.sqrt(-2 * math.log(delta))
     # Two values of μ that are private enough: the positive root of μ²/2 + μ·tail = ε (the bound in
     # `epsilon`), and the μ with δ(0) = erf(μ/√8) = δ.
     by_epsilon = 2 * epsilon / (tail + math.sqrt(tail**2 + 2 * epsilon))
-    by_delta = math.sqrt(8) * float(erfinv(delta))
+    by_delta = math.sqrt(8) * float(load("scipy.special").erfinv(delta))
     low = max(by_epsilon, by_delta) / SAFE
     if not low < 1e150 or not log_delta(epsilon, low) < target:
         return low  # in float64 the curve equals its bound here
@@ -96,8 +95,7 @@ def mu_for(epsilon: float, delta: float) -> float:
 def root(falling: Callable[[float], float], low: float, high: float) -> float:
     """Where a falling function, positive at `low` and not at `high`, crosses zero: never too small,
     and too large by at most two parts in 10^12. `high` if the search does not converge."""
-    from scipy.optimize import brentq
-
+    brentq = load("scipy.optimize").brentq
     precision = {"xtol": 5e-324, "rtol": 1e-13, "maxiter": MOST_STEPS}
     found, how = brentq(falling, low, high, **precision, full_output=True, disp=False)
     return min(SAFE * float(found), SAFE * high) if how.converged else high

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from pmtl.privacy.accounting import colluders, gaussian
+from pmtl.privacy.accounting.libraries import load
 
 # The points of a grid for one round's losses.
 MOST_POINTS = 12_000
@@ -73,9 +74,7 @@ def delta(z: float, rate: float, rounds: int, epsilon: float, sensitivity: int) 
 def authors_epsilon(z: float, rate: float, rounds: int, delta: float) -> float:
     """The ε that the authors' code reports: Rényi accounting, Poisson coins, one client added or
     removed. For comparison only: the paper's definition replaces a client."""
-    import dp_accounting as dp
-    from dp_accounting import rdp
-
+    dp, rdp = load("dp_accounting"), load("dp_accounting.rdp")
     accountant = rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.ADD_OR_REMOVE_ONE)
     z = min(max(z, 1e-6), 1e6)  # outside these the library overflows
     logger = logging.getLogger("absl")  # It warns about every Rényi order that it skips.
@@ -124,10 +123,9 @@ def reach(z: float, rate: float, log_tail: float, sensitivity: int) -> float:
 
 def one_round(z: float, rate: float, interval: float, log_tail: float, sensitivity: int) -> Any:
     """The distribution of one round's privacy loss, on a grid of width `interval`."""
-    from dp_accounting import NeighboringRelation as relation
-    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
-
-    return from_gaussian_mechanism(
+    relation = load("dp_accounting").NeighboringRelation
+    library = load("dp_accounting.pld.privacy_loss_distribution")
+    return library.from_gaussian_mechanism(
         z,
         value_discretization_interval=interval,
         log_mass_truncation_bound=log_tail,
@@ -199,8 +197,6 @@ def outsiders_epsilon(z: float, rate: float, rounds: int, delta: float) -> float
 
 def _outsiders_losses(z: float, rate: float, rounds: int, delta: float) -> Any:
     """The distribution of the privacy loss of all rounds."""
-    from dp_accounting.pld.pld_pmf import create_pmf_pessimistic_connect_dots_fixed_gap
-
     mu = 2 / z
     # A loss beyond `reach` counts as infinite, which costs δ/10⁴ over all rounds.
     unamplified = gaussian.epsilon(mu, min(1e-4 * delta / (rounds * rate), 0.5))
@@ -216,5 +212,6 @@ def _outsiders_losses(z: float, rate: float, rounds: int, delta: float) -> Any:
     # Replacing is symmetric, so δ(−ε) = 1 − e^(−ε) + e^(−ε)·δ(ε).
     mirrored = -np.expm1(-epsilons) + np.exp(-epsilons) * deltas
     profile = np.clip(np.concatenate([mirrored[:0:-1], deltas]), 0.0, 1.0)
-    losses = create_pmf_pessimistic_connect_dots_fixed_gap(interval, -top, top, profile)
-    return summed(losses, rounds)
+    pld_pmf = load("dp_accounting.pld.pld_pmf")
+    create = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap
+    return summed(create(interval, -top, top, profile), rounds)

@@ -32,6 +32,7 @@ import numpy as np
 
 from pmtl.privacy.accounting import composition, gaussian
 from pmtl.privacy.accounting.gaussian import Floats
+from pmtl.privacy.accounting.libraries import load
 from pmtl.privacy.ledger.events import GaussianEvent
 
 ORDERS: Floats = 1 + np.geomspace(1e-3, 1e6, 701)
@@ -102,8 +103,6 @@ def _log_moment(order: float, shift: float, rate: float) -> float:
     integrates to at most M times as much as on the real line (Trefethen & Weideman 2014, Theorem
     5.1). There |φ| grows by exp(y²/2), |A| shrinks, and |B| shrinks at most by cos(ay/2).
     """
-    from scipy.special import logsumexp
-
     step = _step(order, shift)
     top = shift * (2 * order - 1) + _REACH
     if (top + _REACH) / step > _MOST_POINTS:
@@ -113,7 +112,7 @@ def _log_moment(order: float, shift: float, rate: float) -> float:
     log_a = np.logaddexp(absent, present + shift * points)
     log_b = np.logaddexp(absent, present - shift * points)
     logs = order * log_a - (order - 1) * log_b - points**2 / 2
-    summed = float(logsumexp(logs))
+    summed = float(load("scipy.special").logsumexp(logs))
     # The rounding error of every term is relative to the parts that it is the sum of.
     largest = np.abs(order * log_a) + np.abs((order - 1) * log_b) + points**2 / 2
     rounding = 1e-15 * (10 + float(largest.max()))

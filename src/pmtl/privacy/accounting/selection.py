@@ -36,6 +36,7 @@ import numpy as np
 from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import accountant, composition, gaussian, renyi
 from pmtl.privacy.accounting.gaussian import Floats
+from pmtl.privacy.accounting.libraries import load
 from pmtl.privacy.accounting.validation import DEFAULT_SHARE, KIND, metrics_plan
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.plan import PrivacyPlan
@@ -102,7 +103,7 @@ def after_choice(divergences: Floats, mean: float, shape: float, mu: float = mat
 def _log_inverse_gamma(mean: float, shape: float) -> float:
     """ℓ = log(1/γ) with E K = (1/γ − 1)·η/(1 − γ^η) = `mean`, for η = 0 its limit
     (1/γ − 1)/log(1/γ). With exprel(x) = (eˣ − 1)/x both are exprel(ℓ)/exprel(−ηℓ)."""
-    from scipy.special import exprel
+    exprel = load("scipy.special").exprel
 
     def excess(ell: float) -> float:
         return math.log(exprel(ell)) - math.log(exprel(-shape * ell)) - math.log(mean)
@@ -117,9 +118,7 @@ def chance_of_no_choice(candidates: int, shape: float) -> float:
     logarithmic distribution often gives one run, and rarely very many."""
     if shape == POISSON:
         return (1 + candidates) * math.exp(-candidates)
-    from scipy.special import exprel
-
-    ell = _log_inverse_gamma(candidates, shape)
+    exprel, ell = load("scipy.special").exprel, _log_inverse_gamma(candidates, shape)
     return float(exprel(-ell) / exprel(shape * ell))
 
 

@@ -12,6 +12,7 @@ from pmtl.privacy.accounting import accountant, composition, distributed
 from pmtl.privacy.accounting.validation import KIND
 from pmtl.privacy.ledger.events import TRAINING, GaussianEvent, count_of_kind, from_list, to_list
 from pmtl.privacy.plan import ADJACENCY, PrivacyPlan
+from pmtl.privacy.sampling import ALL_OTHERS
 from pmtl.privacy.statement import text
 from pmtl.privacy.statement.check import check_statement
 from pmtl.privacy.statement.meaning import Guarantee, stated_deltas
@@ -28,7 +29,8 @@ _SLACK = {1: 0.01, 2: 1e-4}
 class Statement:
     """The guarantee of a run. `str(statement)` is the text of `privacy.txt`."""
 
-    epsilon: float  #: ε; inf without privacy
+    #: ε; inf without privacy, and None if it could not be computed (without dp-accounting).
+    epsilon: float | None
     delta: float  #: δ of the guarantee
     adjacency: str  #: in what neighbouring federations differ: `replace-one`
     unit: str  #: who is protected, as a sentence
@@ -137,9 +139,9 @@ def make_statement(
         guarantees = tuple(Guarantee.at(epsilon, delta) for delta, epsilon in choice["costs"])
         attacker_right = min(guarantee.attacker_right for guarantee in guarantees)
     if shares:
-        report = accountant.report(plan)
+        report = _account(plan)
         hidden = None if sites is None else distributed.report(plan, *sites)
-        adversary = report["holds_against"] + "."
+        adversary = report.get("holds_against", ALL_OTHERS) + "."
         if hidden is not None:
             alone = hidden["colluders"] == 0
             adversary = (text.ADVERSARY_ALONE if alone else text.ADVERSARY).format(**hidden)
@@ -197,5 +199,25 @@ def _numbers(value: Any) -> Any:
 
 
 def _guarantees(charged: Mapping[GaussianEvent, int], delta: float) -> tuple[Guarantee, ...]:
-    """ε(δ) at the plan's own δ and at smaller ones."""
-    return tuple(Guarantee.of(charged, each) for each in stated_deltas(delta))
+    """ε(δ) at the plan's own δ and at smaller ones; empty if it cannot be computed."""
+    try:
+        return tuple(Guarantee.of(charged, each) for each in stated_deltas(delta))
+    except ImportError:
+        return ()
+
+
+def _account(plan: PrivacyPlan) -> dict[str, Any]:
+    """The accountant's report, or a shorter one if dp-accounting is not installed."""
+    try:
+        return accountant.report(plan)
+    except ImportError as error:
+        missing = error.name
+    try:  # Only secret coins need dp-accounting; SciPy is enough for the others.
+        epsilon, how = accountant.epsilon(plan), accountant.accountant_of(plan)
+        return {"epsilon": epsilon, "accountant": how, "also": {}}
+    except ImportError:
+        how = (
+            f"not computed here ({missing} is not installed); run `pmtl privacy epsilon` with the "
+            "plan's numbers where it is"
+        )
+        return {"epsilon": None, "accountant": how, "also": {}}

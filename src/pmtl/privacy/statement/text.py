@@ -171,6 +171,8 @@ def headline(statement: Statement) -> str:
     """The number to quote, and an example of its meaning."""
     if statement.plan is None:
         return "ε = 0: every client trained alone, and no model used the rows of another client."
+    if statement.epsilon is None:
+        return f"ε was {statement.accountant}."
     if math.isinf(statement.epsilon):
         return "NOT PRIVATE: ε is infinite, because there was no noise or no clipping."
     run = f"ε = {statement.epsilon:.4g} at δ = {statement.delta:.3g}"
@@ -199,7 +201,7 @@ def example(statement: Statement) -> str:
 def formal(statement: Statement) -> list[str]:
     """The guarantee in the terms of differential privacy; empty if nothing is guaranteed."""
     epsilon, delta = statement.epsilon, statement.delta
-    if statement.plan is None or math.isinf(epsilon):
+    if statement.plan is None or epsilon is None or math.isinf(epsilon):
         return []
     return [
         "The formal guarantee: the published models and all personal models together are "

@@ -100,17 +100,11 @@ def compare_parts(parts: Sequence[Part]) -> ComparisonPart:
     for part in parts:
         name, value, noise = _score(part)
         epsilon = part.statement.epsilon
+        shown = "unknown" if epsilon is None else epsilon_number(epsilon)
         score = "withheld" if value is None else f"{name} {value:.4f}{noise}"
-        cells = [
-            part.name,
-            part.algorithm,
-            f"{part.clients:,}",
-            part.mode,
-            epsilon_number(epsilon),
-            score,
-        ]
+        cells = [part.name, part.algorithm, f"{part.clients:,}", part.mode, shown, score]
         rows.append([*cells, part.headline()[0]])
-        if value is not None and math.isfinite(epsilon) and not noise:
+        if value is not None and epsilon is not None and math.isfinite(epsilon) and not noise:
             of = {"method": part.name, "epsilon": float(f"{epsilon:.4g}")}
             scores.append({**of, "score": value, "what": name})
     header = ["run", "algorithm", "clients", "mode", "ε", "score", "verdict"]

@@ -17,6 +17,8 @@ def quotes(statement: Statement) -> list[tuple[str, str]]:
     """The numbers to quote, the most important one first, and what each of them is."""
     if statement.plan is None:
         return [("ε = 0", "Nothing left a client.")]
+    if statement.epsilon is None:
+        return [("ε unknown", f"ε was {statement.accountant}.")]
     if math.isinf(statement.epsilon):
         return [("NOT PRIVATE", "ε is infinite: there was no noise or no clipping.")]
     at, found = f"at δ = {statement.delta:.3g}", []
@@ -33,7 +35,7 @@ def quotes(statement: Statement) -> list[tuple[str, str]]:
 
 def meaning(statement: Statement) -> list[str]:
     """What the numbers mean, with an example: paragraphs."""
-    if statement.plan is None or math.isinf(statement.epsilon):
+    if statement.plan is None or statement.epsilon is None or math.isinf(statement.epsilon):
         return [text.headline(statement)]
     epsilon = statement.epsilon
     odds = math.exp(min(epsilon, 700.0))
@@ -81,9 +83,9 @@ def guarantee_rows(statement: Statement) -> list[list[str]]:
 
 
 def epsilon_by_round(statement: Statement) -> list[dict[str, float]]:
-    """ε after some of the rounds, the last included; empty if it is not finite.
+    """ε after some of the rounds, the last included; empty if it is not finite or not known.
     Everything that was charged counts in equal parts for each round."""
-    if not statement.charged or math.isinf(statement.epsilon):
+    if not statement.charged or statement.epsilon is None or math.isinf(statement.epsilon):
         return []
     events, last = from_list(statement.charged), statement.rounds
     steps = min(last, _POINTS)
