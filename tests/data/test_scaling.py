@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -241,6 +243,7 @@ def test_rows_on_disk_are_scaled_like_rows_in_memory(bounds, tmp_path, monkeypat
 
 def test_a_disk_without_room_for_scaled_rows_is_a_sentence(tmp_path, monkeypatch):
     x = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (40, 2))
-    monkeypatch.setattr("pmtl.data.scaling.temporary_file", lambda: open("/dev/full", "w+b"))
-    with pytest.raises(PmtlError, match="No space left on device.*TMPDIR"):
-        FederatedData.from_arrays(x, np.zeros(40), np.arange(40) % 4, scale="client")
+    with Path("/dev/full").open("r+b", buffering=0) as full:
+        monkeypatch.setattr("pmtl.data.scaling.temporary_file", lambda: full)
+        with pytest.raises(PmtlError, match=r"No space left on device.*TMPDIR"):
+            FederatedData.from_arrays(x, np.zeros(40), np.arange(40) % 4, scale="client")
