@@ -90,6 +90,31 @@ def test_dates_in_several_ways_are_left_out_until_a_schema_lists_the_ways():
     assert sorted(set(v)) == [7306.0, 7335.0]
 
 
+@pytest.mark.parametrize(
+    ("dates", "odd", "kind"),
+    [
+        ([f"2020-03-{k:02}" for k in range(1, 20)], ["2020-02-30"], "date"),
+        ([f"{k}.3.2020" for k in range(1, 20)], ["soon"], "date"),
+        ([f"{k}/3/2020" for k in range(1, 11)] * 2, ["?!"], "dropped"),  # In two ways.
+        ([f"{k}.3.2020" for k in range(1, 20)] * 9, ["soon", "2020-04-01"], "date"),
+        ([f"{k}.3.2020" for k in range(1, 20)], ["soon", "later"], "dropped"),
+        ([f"{k}.3.2020" for k in range(1, 26)] * 20, [f"x{k}" for k in range(21)], "category"),
+    ],
+)
+def test_a_few_cells_that_are_no_dates_count_as_empty(dates, odd, kind):
+    cells = [*dates, *odd]
+    frame = pd.DataFrame({"client": "a", "n": 1.0, "v": cells, "target": 0.5})
+    data = FederatedData.from_frame(frame)
+    (column,) = (column for column in data.schema.columns if column.name == "v")
+    assert (column.kind or column.role) == kind
+    if kind == "date":
+        assert column.missing_values == (odd[0],)
+        assert f"(1 cell: '{odd[0]}') counts as empty" in "".join(data.for_owner)
+        assert "which cells of 'v' are no dates" in data.disclosed[0]
+        marks = data.x[:, data.feature_names.index("v is missing")]
+        assert marks.tolist() == [float(cell == odd[0]) for cell in cells]
+
+
 def test_many_values_are_hashed():
     cells = [f"v{k % 35}" for k in range(ROWS)]
     schema = federation(v=[*cells]).schema

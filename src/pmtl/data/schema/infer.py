@@ -53,6 +53,8 @@ class Inferred:
         listing = [c.name for c in columns if c.categories and c.role == "feature"]
         filled = [c.name for c in self.schema.features if c.missing == "indicator"]
         more = f", the categories of {listed(listing)}" if listing else ""
+        odd = [c.name for c in self.schema.features if c.missing_values]
+        more += f", which cells of {listed(odd)} are no dates" if odd else ""
         more += f", which columns have empty cells ({listed(filled)})" if filled else ""
         self.disclosed = (
             f"The columns were not described beforehand. Their kinds{more} and the classes were "
@@ -104,11 +106,24 @@ def _feature(profile: Profile) -> Found:
     name, values = profile.name, len(profile.values)
 
     def kept(note: str, kind: str, **settings: Any) -> Found:
-        missing = "indicator" if profile.missing else "fill"
+        gaps = profile.missing or settings.get("missing_values")
+        missing = "indicator" if gaps else "fill"
         return Found(Column(name, kind, missing=missing, **settings), note)
 
     def left_out(reason: str, problem: str = "") -> Found:
         return Found(Column(name, None, "dropped"), f"left out, because {reason}", problem)
+
+    def dates(formats: list[str | None], others: tuple[str, ...] = ()) -> Found:
+        if len(formats) > 1:
+            ways = ", ".join(str(format) for format in formats)
+            several = f"its dates can be read in several ways ({ways})"
+            return left_out(f'{several}; kind = "date" with a format says which')
+        note = "date, in days since 2000-01-01"
+        if others:
+            count = sum(profile.values[text] for text in others)
+            cells = "1 cell" if count == 1 else f"{count} cells"
+            note += f"; other text ({cells}: {listed(others, 3)}) counts as empty: check this"
+        return kept(note, "date", format=formats[0], missing_values=others)
 
     if profile.unreadable:
         return left_out(
@@ -125,11 +140,7 @@ def _feature(profile: Profile) -> Found:
             return left_out("it numbers the rows")
         return kept("number", "number")
     if formats := profile.date_formats:
-        if len(formats) == 1:
-            return kept("date, in days since 2000-01-01", "date", format=formats[0])
-        ways = ", ".join(str(format) for format in formats)
-        several = f"its dates can be read in several ways ({ways})"
-        return left_out(f'{several}; kind = "date" with a format says which')
+        return dates(formats)
     if profile.mixed_dates:
         return left_out(
             'its dates are written in several ways; kind = "date" with format = '
@@ -147,6 +158,9 @@ def _feature(profile: Profile) -> Found:
         )
     if 2 * profile.numbers >= profile.present:
         return _mixed(profile)
+    formats, others = profile.nearly_dates()
+    if formats:
+        return dates(formats, others)
     names_rows = profile.distinct >= _ID_SHARE and profile.present >= _ID_ROWS
     if names_rows and profile.words < 3:
         return left_out("nearly every row has another value")
@@ -206,7 +220,9 @@ def _target(profile: Profile, task: str | None, alone: bool) -> Found:
         )
     classes = tuple(canonical(profile.values))
     column = Column(name, "category", "target", categories=classes)
-    return Found(column, f"target with the classes {listed(classes, 5)}")
+    amounts = profile.is_number and values > 2
+    hint = "; if these are amounts, say task=regression" if amounts else ""
+    return Found(column, f"target with the classes {listed(classes, 5)}{hint}")
 
 
 def _on_missing(column: Column, profile: Profile) -> str:
