@@ -125,6 +125,9 @@ def test_many_values_are_hashed():
 def test_numbers_that_name_rows_are_left_out_by_their_name():
     assert federation(patient_id=np.arange(ROWS)).feature_names == ("word=p", "word=q")
     assert federation(rowID=np.arange(ROWS)).feature_names == ("word=p", "word=q")
+    for name in ("", "Unnamed: 0", "rownames", "row_number", "Index"):
+        assert federation(**{name: np.arange(ROWS)}).feature_names == ("word=p", "word=q")
+    assert "index" in federation(index=[1, 2] * 20).feature_names
     assert "paid" in federation(paid=np.arange(ROWS)).feature_names
     assert "visit_id" in federation(visit_id=[1, 2] * 20).feature_names
 
@@ -207,6 +210,12 @@ def test_targets(target, task, labels, kind):
     frame = pd.DataFrame({"client": ["a", "b"] * 20, "word": ["p", "q"] * 20, "target": target})
     data = FederatedData.from_frame(frame, task=task)
     assert (data.task, data.labels) == (kind, labels)
+
+
+def test_classes_that_may_be_amounts_are_told():
+    (said,) = federation(target=[1, 2, 3, 4] * 10).for_owner
+    assert "if these are amounts, say task=regression" in said
+    assert "amounts" not in "".join(federation(target=["p", "q", "r", "s"] * 10).for_owner)
 
 
 def test_a_target_that_names_the_rows_is_told():

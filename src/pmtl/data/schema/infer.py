@@ -28,7 +28,11 @@ MOST_CLASSES = 1000
 MOST_NUMBERS = 100
 #: A text column with at least _ID_ROWS cells identifies rows if _ID_SHARE of them are distinct.
 _ID_SHARE, _ID_ROWS = 0.9, 20
-_ID_NAME = re.compile(r"(?i:(^|[_\W])(id|uid|uuid|guid|identifier)$)|[a-z](Id|ID)$")
+#: What tools call a column that numbers the rows, and how people call one that identifies them.
+_ID_NAME = re.compile(
+    r"(?i:^(|unnamed: 0|index|row[_. ]?(names?|numbers?))$|"
+    r"(^|[_\W])(id|uid|uuid|guid|identifier)$)|[a-z](Id|ID)$"
+)
 
 
 @dataclass
