@@ -197,7 +197,7 @@ def _decide(comparisons: tuple[Paired, ...], rows: str) -> tuple[str, str]:
     if winner is None:
         advice = EITHER
         if first.other == ALONE:
-            words.append("Training alone is as good as far as these clients can tell, and free.")
+            words.append("These clients cannot tell which is better, and training alone is free.")
     elif first.other == ALONE:
         advice = ALONE if winner == ALONE else SHARE
         if advice == SHARE and first.share is not None and first.share < SMALL:

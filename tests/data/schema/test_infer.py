@@ -214,8 +214,17 @@ def test_targets(target, task, labels, kind):
 
 def test_classes_that_may_be_amounts_are_told():
     (said,) = federation(target=[1, 2, 3, 4] * 10).for_owner
-    assert "if these are amounts, say task=regression" in said
+    assert "if these are amounts, say --data FILE:task=regression" in said
     assert "amounts" not in "".join(federation(target=["p", "q", "r", "s"] * 10).for_owner)
+
+
+def test_whole_numbers_that_are_too_many_for_classes_are_amounts():
+    frame = pd.DataFrame({"client": "a", "word": ["p", "q"] * 501, "pay": np.arange(1002)})
+    data = FederatedData.from_frame(frame, target="pay")
+    assert data.task == "regression"
+    assert "pay: target, a number" in "".join(data.for_owner)
+    with pytest.raises(PmtlError, match=r"1000 different whole numbers: say task=regression"):
+        FederatedData.from_frame(frame[:1000], target="pay")
 
 
 def test_a_target_that_names_the_rows_is_told():

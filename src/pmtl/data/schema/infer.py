@@ -24,7 +24,8 @@ from pmtl.errors import PmtlError, listed
 MOST_CATEGORIES, HASHED_VALUES = 30, 8
 #: A target with more classes than this is refused.
 MOST_CLASSES = 1000
-#: Whole numbers with more values than this are taken for amounts, not for classes.
+#: Of whole numbers with more values than this a person has to say whether they are amounts. More
+#: than `MOST_CLASSES` are.
 MOST_NUMBERS = 100
 #: A text column with at least _ID_ROWS cells identifies rows if _ID_SHARE of them are distinct.
 _ID_SHARE, _ID_ROWS = 0.9, 20
@@ -212,11 +213,15 @@ def _target(profile: Profile, task: str | None, alone: bool) -> Found:
     if not alone:
         raise wrong_kind("the table", "target", name, "text")
     if profile.is_number and values > MOST_NUMBERS:
+        problem = (
+            f"the target column {name!r} is {values} different whole numbers: say task=regression "
+            "(--data FILE:task=regression) if they are amounts, or give a schema with its "
+            "categories if they are classes."
+        )
         return Found(
             number,
             'target, a number; if these are classes, say kind = "category" with categories',
-            f"the target column {name!r} is {values} different whole numbers: say task=regression "
-            "if they are amounts, or give a schema with its categories if they are classes.",
+            problem if values <= MOST_CLASSES else "",
         )
     if values > MOST_CLASSES:
         raise PmtlError(
@@ -225,7 +230,7 @@ def _target(profile: Profile, task: str | None, alone: bool) -> Found:
     classes = tuple(canonical(profile.values))
     column = Column(name, "category", "target", categories=classes)
     amounts = profile.is_number and values > 2
-    hint = "; if these are amounts, say task=regression" if amounts else ""
+    hint = "; if these are amounts, say --data FILE:task=regression" if amounts else ""
     return Found(column, f"target with the classes {listed(classes, 5)}{hint}")
 
 
