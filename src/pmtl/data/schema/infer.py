@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from pmtl.data.client_names import canonical
 from pmtl.data.readers.cells import Table
 from pmtl.data.readers.columns import Roles, wrong_kind
+from pmtl.data.schema.cells import find_category
 from pmtl.data.schema.column import Column
 from pmtl.data.schema.problems import refuse
 from pmtl.data.schema.profile import Profile
@@ -205,7 +206,9 @@ def _target(profile: Profile, task: str | None, alone: bool) -> Found:
     spelled = {value.lower() for value in profile.values} <= {"true", "false"}
     if profile.is_boolean and (spelled or not alone):  # Other words stay names of classes.
         return Found(Column(name, "boolean", "target"), "target, true or false")
-    if profile.is_number and (not alone or not profile.whole or task == "regression"):
+    zero_one = {find_category(value, {"0": 0, "1": 1}) for value in profile.values} == {0, 1}
+    whole = profile.whole or zero_one  # Some tools write 1 as 1.0.
+    if profile.is_number and (not alone or not whole or task == "regression"):
         return Found(number, "target, a number")
     if profile.decimal_comma:
         number = Column(name, "number", "target", decimal=",")
@@ -227,7 +230,7 @@ def _target(profile: Profile, task: str | None, alone: bool) -> Found:
         raise PmtlError(
             f"The target column {name!r} has more than {MOST_CLASSES} classes: group them."
         )
-    classes = tuple(canonical(profile.values))
+    classes = ("0", "1") if zero_one else tuple(canonical(profile.values))
     column = Column(name, "category", "target", categories=classes)
     amounts = profile.is_number and values > 2
     hint = "; if these are amounts, say --data FILE:task=regression" if amounts else ""
