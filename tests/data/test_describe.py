@@ -50,6 +50,8 @@ def test_every_warning_has_its_cause():
     assert warned(federation([4, 4]), "2 of 2 clients have no validation rows")
     assert warned(federation([6, 6], y=[0] * 6 + [0, 1] * 3), "1 of 2 clients has only one class")
     assert warned(federation([6], y=[1, 5] * 3), "Only 2 of the 6 classes")
+    assert warned(federation([6], y=[0.0, 1.0] * 3), "say task=classification")
+    assert not warned(federation([6], y=[0.0, 0.5, 1.0] * 2), "say task=classification")
     assert warned(federation([10, 10, 700]), "very unequal")
     assert not warned(federation([10, 10, 70]), "very unequal")
     assert warned(federation([6], x=np.ones((6, 2), dtype=np.uint8)), "divided by 255")

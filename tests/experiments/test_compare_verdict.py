@@ -31,9 +31,10 @@ def judged(lines, losses, spec=SPEC):
     """The verdict, and what was measured on which rows."""
     asked = []
 
-    def measure(line, split):
+    def measure(line, split, view):
         asked.append((line["name"], line["epsilon"], split))
-        return np.atleast_2d(losses[line["name"]] + np.linspace(0, 0.01, 20))
+        name = line["name"] if view == "personal" else f"{view} of {line['name']}"
+        return np.atleast_2d(losses[name] + np.linspace(0, 0.01, 20))
 
     def plan_of(line):
         return PrivacyRequest(rounds=3, epsilon=line["epsilon"]).resolve(20)
@@ -55,7 +56,7 @@ def test_validation_picks_and_test_rows_judge():
     assert entry["advice"] == "share"
     assert entry["comparisons"][0]["gain"] == pytest.approx(0.2)
     assert not entry["chosen"]
-    assert told["sentence"].startswith("Verdict at ε = 1: share. pmtl has a loss 0.2 lower")
+    assert told["sentence"].startswith("Verdict at ε = 1: share. pmtl has a loss 0.2 (22%) lower")
 
 
 def test_without_validation_rows_the_scores_are_marked():
@@ -99,6 +100,23 @@ def test_without_training_alone_the_best_two_are_compared():
     assert told["sentence"].startswith("Verdict at ε = ∞: use b.")
     assert "Training alone is not part of this comparison." in told["sentence"]
     assert "private scores" not in told["sentence"]  # Without privacy there is no price.
+
+
+@pytest.mark.parametrize(("inside", "gain"), [(0.8, 0.1), (1.1, 0.3)])
+def test_training_alone_inside_a_run_counts_if_validation_prefers_it(inside, gain):
+    ours = line("pooling", 1.0, validation=0.6, test=0.6)
+    ours |= {f"{rows}_alone": {"loss": {"mean": inside}} for rows in ("validation", "test")}
+    lines = [ours, line("ditto", 1.0, 0.7, 0.7), line("local", None, validation=1.0, test=0.9)]
+    losses = {"pooling": 0.6, "alone of pooling": 0.7, "local": 0.9}
+    told, _ = judged(lines, losses)
+    assert told["at"][0]["comparisons"][0]["gain"] == pytest.approx(gain)
+    assert ("is what the runs of pooling brought along" in told["sentence"]) == (inside < 1)
+    told, _ = judged(lines[:2], losses)  # Also without a method that shares nothing.
+    assert told["at"][0]["advice"] == "share"
+    assert told["at"][0]["comparisons"][0]["gain"] == pytest.approx(0.1)
+    lines[2]["diverged"] = 1
+    told, _ = judged(lines, losses)
+    assert told["at"][0]["comparisons"][0]["gain"] == pytest.approx(0.1)
 
 
 def test_what_diverged_is_not_picked():

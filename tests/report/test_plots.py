@@ -51,6 +51,20 @@ def drawn(draw, rows):
     return figure, axes
 
 
+def test_a_comparison_is_drawn_without_what_diverged(tmp_path, recwarn):
+    def line(method, epsilon, mean):
+        return {"method": method, "epsilon": epsilon, "test_personal": {"rmse": value(mean)}}
+
+    chosen = [
+        line("pooling", 1.0, 0.7),
+        line("local", None, math.inf),
+        line("ditto", 1.0, math.nan),
+    ]
+    plots.plot_comparison({"metric": "rmse", "clients": 9, "chosen": chosen}, tmp_path / "c.png")
+    assert (tmp_path / "c.png").stat().st_size > 0
+    assert not [str(w.message) for w in recwarn]
+
+
 def test_a_method_has_one_colour_however_its_epsilon_is_counted():
     _, axes = drawn(plots.against_epsilon, CURVES)
     handles, labels = axes.get_legend_handles_labels()

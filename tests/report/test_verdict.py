@@ -72,17 +72,33 @@ def test_share():
     told = verdict({"personal": [1.0, 2.0, 3.0], "alone": [1.5, 2.6, 3.4]})
     assert told.advice == "share"
     assert told.sentence.startswith(
-        "Verdict: share. The personal models have a loss 0.5 lower than training alone on test rows"
+        "Verdict: share. The personal models have a loss 0.5 (20%) lower than training alone on "
+        "test rows"
     )
     assert "more than luck" in told.sentence
     assert told.sentence.endswith("It is free.")
+
+
+def test_a_small_gain_is_called_small():
+    alone = np.array([1.0, 2.0, 3.0])
+    told = verdict({"personal": alone - 0.004, "alone": alone})
+    assert told.advice == "share"
+    assert "a loss 0.004 (0.2%) lower" in told.sentence
+    assert "less than 1% of the loss: sharing matters little here" in told.sentence
+    assert "matters little" not in verdict({"personal": alone - 0.04, "alone": alone}).sentence
+
+
+def test_training_alone_that_diverged_is_no_measure():
+    told = verdict({"personal": [1.0, 2.0, 3.0], "alone": [0.5, 3.0, math.inf]})
+    assert told.advice == "unknown"
+    assert "diverged is no measure of training alone" in told.sentence
 
 
 def test_train_alone():
     told = verdict({"personal": [1.5, 2.6, 3.4], "shared": [9.0, 9.0, 9.5], "alone": [1, 2, 3]})
     assert told.advice == "alone"
     assert told.sentence.startswith(
-        "Verdict: train alone. The personal models have a loss 0.5 high"
+        "Verdict: train alone. The personal models have a loss 0.5 (25%) high"
     )
     # Training alone is compared first, wherever it stands.
     assert [paired.other for paired in told.comparisons] == ["alone", "shared"]
@@ -93,7 +109,7 @@ def test_a_difference_that_may_be_luck():
     assert told.advice == "either"
     assert "no difference beyond luck" in told.sentence
     assert "which may be luck" in told.sentence
-    assert "as good as far as these clients can tell, and free" in told.sentence
+    assert "cannot tell which is better, and training alone is free" in told.sentence
 
 
 def test_a_tie():

@@ -118,6 +118,11 @@ def _warnings(data: FederatedData, counts: NDArray[Any], steps: bool) -> list[st
                 f"Only {seen} of the {data.outputs} classes have rows: if the targets are not "
                 "classes numbered 0, 1, 2, …, number them so, or use task=regression."
             )
+    if data.task == "regression" and set(np.unique(data.y)) == {0, 1}:
+        warnings.append(
+            "The target has only the values 0 and 1, but is read as a number: if these are "
+            "classes, say task=classification (--data FILE:task=classification)."
+        )
     uses: dict[Split, str] = {
         "test": "cannot be evaluated",
         "validation": "cannot take part in choosing settings",

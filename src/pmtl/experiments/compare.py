@@ -285,14 +285,15 @@ class CellRunner:
         """The privacy plan of the runs of a line; seeds do not matter to it."""
         return RunFolder.open(self._runs(line)[0]).facts().plan
 
-    def losses(self, line: Row, split: Split) -> Floats:
+    def losses(self, line: Row, split: Split, view: str) -> Floats:
         """[seeds, m] the losses of the clients' models in finished runs.
 
         Args:
             split: the rows that are measured.
+            view: which models: personal or alone.
         """
         runs = [load_run(path, self.data) for path in self._runs(line)]
-        return np.stack([run.client_losses(split)["personal"] for run in runs])
+        return np.stack([run.client_losses(split)[view] for run in runs])
 
     def _runs(self, line: Row) -> list[Path]:
         """The folders of a line's finished runs."""

@@ -1,9 +1,10 @@
 """The verdict of a comparison: at each ε, the best method that shares against training alone.
 
 The method is picked by validation rows, as `compare` picks settings, and judged on test rows,
-paired over clients, averaged over seeds. Without validation rows the same rows pick and judge, and
-the verdict mentions it. To choose by the table costs more than the ε of one run:
-`privacy/accounting/selection.py` computes it.
+paired over clients, averaged over seeds. Training alone is a method that shares nothing, or what
+runs of an exact algorithm train alone, whichever is better on validation rows. Without validation
+rows the same rows pick and judge, and the verdict mentions it. To choose by the table costs more
+than the ε of one run: `privacy/accounting/selection.py` computes it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from pmtl.privacy.accounting import selection
 from pmtl.report.verdict import ALONE, Floats, Verdict, judge
 
 Line = dict[str, Any]
-#: From a line of the summary and rows to the losses of its personal models, `[seeds, m]`.
-Losses = Callable[[Line, Split], Floats]
+#: From a line of the summary, rows and a view ("personal" or "alone") to the losses of its models,
+#: `[seeds, m]`.
+Losses = Callable[[Line, Split, str], Floats]
 
 
 def verdicts(
@@ -60,20 +62,24 @@ def _at(
     validated = bool(data.rows("validation").counts.sum())
     ranked = sorted(rivals, key=lambda line: _mean_loss(line, validated))
     ours = ranked[0]
-    own = {ours["name"]: losses(ours, rows)}
-    if alone:
-        best = min(alone, key=lambda line: _mean_loss(line, validated))
-        own[ALONE] = losses(best, rows)
+    own = {ours["name"]: losses(ours, rows, "personal")}
+    inside = [line for line in ranked if f"{rows}_{ALONE}" in line][:1]
+    views = [(line, "personal") for line in alone] + [(line, ALONE) for line in inside]
+    if views:
+        best = min(views, key=lambda view: _mean_loss(view[0], validated, view[1]))
+        own[ALONE] = losses(best[0], rows, best[1])
     elif len(ranked) > 1:
-        own[ranked[1]["name"]] = losses(ranked[1], rows)
+        own[ranked[1]["name"]] = losses(ranked[1], rows, "personal")
     epsilon = ours["epsilon"]
     settings = [
         line for line in summary if line["epsilon"] in (epsilon, None) and line.get("seeds", 1)
     ]
     same_rows = rows == "validation" or not validated
-    picked = len(settings) > len(own) and same_rows
+    picked = len(settings) + len(inside) > len(own) and same_rows
     chosen = f"These {rows} rows also picked what is compared here." if picked else ""
-    remark = "" if ALONE in own else "Training alone is not part of this comparison."
+    remark = "" if views else "Training alone is not part of this comparison."
+    if views and best[1] == ALONE:
+        remark = f"Training alone is what the runs of {best[0]['name']} brought along."
     return judge(
         own,
         np.asarray(data.rows(rows).counts, dtype=np.int64),
@@ -84,11 +90,11 @@ def _at(
     )
 
 
-def _mean_loss(line: Line, validated: bool) -> float:
-    """The loss that ranks a line; infinite if it diverged."""
-    split = "validation" if validated and "validation_personal" in line else "test"
-    views = line.get(f"{split}_personal")
-    value = math.nan if views is None else float(views["loss"]["mean"])
+def _mean_loss(line: Line, validated: bool, view: str = "personal") -> float:
+    """The loss that ranks a view of a line; infinite if it diverged."""
+    split = "validation" if validated and f"validation_{view}" in line else "test"
+    metrics = line.get(f"{split}_{view}")
+    value = math.nan if metrics is None else float(metrics["loss"]["mean"])
     return value if math.isfinite(value) and not line.get("diverged") else math.inf
 
 

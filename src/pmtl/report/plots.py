@@ -57,6 +57,8 @@ def plot_comparison(results: dict[str, Any], path: Path) -> None:
         if "test_personal" not in entry:
             continue
         mean, std = (entry["test_personal"][metric][name] for name in ("mean", "std"))
+        if not math.isfinite(mean + std):
+            continue  # It diverged.
         if entry["epsilon"] is None:
             axes.axhline(mean, ls="--", color="0.4", label=f"{entry['method']} (ε = 0)")
             axes.axhspan(mean - std, mean + std, color="0.4", alpha=0.12)

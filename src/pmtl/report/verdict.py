@@ -41,6 +41,13 @@ NAMES = {
 _HEADLINES = {SHARE: "share", ALONE: "train alone"}
 _HEADLINES |= {EITHER: "no difference beyond luck", UNKNOWN: "nothing can be said"}
 CONFIDENCE = 0.95
+#: A gain that is a smaller share of the loss is called small.
+SMALL = 0.01
+_SMALL = "That is less than 1% of the loss: sharing matters little here."
+_NO_MEASURE = (
+    "Training that diverged is no measure of training alone: try a smaller step (--lr) or features "
+    "of a size near 1 (--scale client)."
+)
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,11 @@ class Paired:
     luck: float | None  #: a gain up to this size may be luck
     diverged: int = 0  #: clients for which only `view` has no finite loss
     other_diverged: int = 0  #: clients for which only `other` has none
+
+    @property
+    def share(self) -> float | None:
+        """The size of the gain as a share of the loss of `other`."""
+        return abs(self.gain) / self.other_loss if self.other_loss > 0 else None
 
     @property
     def winner(self) -> str | None:
@@ -180,12 +192,16 @@ def _decide(comparisons: tuple[Paired, ...], rows: str) -> tuple[str, str]:
     if winner is None and (first.diverged or first.other_diverged):
         # A view that diverged for some clients must not be used, however good its other scores.
         winner = first.other if first.diverged > first.other_diverged else first.view
+        if winner == first.view and first.other == ALONE:
+            return UNKNOWN, " ".join([*words, _NO_MEASURE])
     if winner is None:
         advice = EITHER
         if first.other == ALONE:
-            words.append("Training alone is as good as far as these clients can tell, and free.")
+            words.append("These clients cannot tell which is better, and training alone is free.")
     elif first.other == ALONE:
         advice = ALONE if winner == ALONE else SHARE
+        if advice == SHARE and first.share is not None and first.share < SMALL:
+            words.append(_SMALL)
     else:
         advice = winner
     for more in comparisons[1:]:
@@ -209,9 +225,11 @@ def difference(paired: Paired, where: str) -> str:
     else:
         lower = "lower" if paired.gain >= 0 else "higher"
         luck = "more than luck" if abs(paired.gain) > paired.luck else "which may be luck"
+        share = "" if paired.share is None else f" ({_percent(paired.share)})"
         words = (
-            f"{start} {_have(paired.view)} a loss {abs(paired.gain):.3g} {lower} than {other} "
-            f"{where} (mean over clients: {paired.loss:.4g} against {paired.other_loss:.4g}; "
+            f"{start} {_have(paired.view)} a loss {abs(paired.gain):.3g}{share} {lower} than "
+            f"{other} {where} (mean over clients: {paired.loss:.4g} against "
+            f"{paired.other_loss:.4g}; "
             f"standard error {paired.error:.2g}, paired over {paired.clients} clients): {luck}."
         )
     for name, count in ((paired.view, paired.diverged), (paired.other, paired.other_diverged)):
@@ -219,6 +237,10 @@ def difference(paired: Paired, where: str) -> str:
             clients = "1 client" if count == 1 else f"{count} clients"
             words += f" {_first(name)} diverged for {clients}, left out here."
     return words
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g}%" if share < 0.995 else f"{100 * share:.0f}%"
 
 
 def _first(view: str) -> str:

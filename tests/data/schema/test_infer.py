@@ -90,6 +90,31 @@ def test_dates_in_several_ways_are_left_out_until_a_schema_lists_the_ways():
     assert sorted(set(v)) == [7306.0, 7335.0]
 
 
+@pytest.mark.parametrize(
+    ("dates", "odd", "kind"),
+    [
+        ([f"2020-03-{k:02}" for k in range(1, 20)], ["2020-02-30"], "date"),
+        ([f"{k}.3.2020" for k in range(1, 20)], ["soon"], "date"),
+        ([f"{k}/3/2020" for k in range(1, 11)] * 2, ["?!"], "dropped"),  # In two ways.
+        ([f"{k}.3.2020" for k in range(1, 20)] * 9, ["soon", "2020-04-01"], "date"),
+        ([f"{k}.3.2020" for k in range(1, 20)], ["soon", "later"], "dropped"),
+        ([f"{k}.3.2020" for k in range(1, 26)] * 20, [f"x{k}" for k in range(21)], "category"),
+    ],
+)
+def test_a_few_cells_that_are_no_dates_count_as_empty(dates, odd, kind):
+    cells = [*dates, *odd]
+    frame = pd.DataFrame({"client": "a", "n": 1.0, "v": cells, "target": 0.5})
+    data = FederatedData.from_frame(frame)
+    (column,) = (column for column in data.schema.columns if column.name == "v")
+    assert (column.kind or column.role) == kind
+    if kind == "date":
+        assert column.missing_values == (odd[0],)
+        assert f"(1 cell: '{odd[0]}') counts as empty" in "".join(data.for_owner)
+        assert "which cells of 'v' are no dates" in data.disclosed[0]
+        marks = data.x[:, data.feature_names.index("v is missing")]
+        assert marks.tolist() == [float(cell == odd[0]) for cell in cells]
+
+
 def test_many_values_are_hashed():
     cells = [f"v{k % 35}" for k in range(ROWS)]
     schema = federation(v=[*cells]).schema
@@ -100,6 +125,9 @@ def test_many_values_are_hashed():
 def test_numbers_that_name_rows_are_left_out_by_their_name():
     assert federation(patient_id=np.arange(ROWS)).feature_names == ("word=p", "word=q")
     assert federation(rowID=np.arange(ROWS)).feature_names == ("word=p", "word=q")
+    for name in ("", "Unnamed: 0", "rownames", "row_number", "Index"):
+        assert federation(**{name: np.arange(ROWS)}).feature_names == ("word=p", "word=q")
+    assert "index" in federation(index=[1, 2] * 20).feature_names
     assert "paid" in federation(paid=np.arange(ROWS)).feature_names
     assert "visit_id" in federation(visit_id=[1, 2] * 20).feature_names
 
@@ -174,6 +202,9 @@ def test_a_table_of_numbers_needs_no_schema_and_discloses_nothing():
         (["no", "yes"] * 20, None, ("no", "yes"), "classification"),
         ([True, False] * 20, None, ("false", "true"), "classification"),
         (["10", "9"] * 20, None, ("9", "10"), "classification"),
+        (["0.0", "1.00"] * 20, None, ("0", "1"), "classification"),
+        (["0.0", "1.0"] * 20, "regression", None, "regression"),
+        (["1.0", "2.0"] * 20, None, None, "regression"),
         ([1, 2] * 20, "regression", None, "regression"),
         ([0.5, 2] * 20, None, None, "regression"),
     ],
@@ -182,6 +213,21 @@ def test_targets(target, task, labels, kind):
     frame = pd.DataFrame({"client": ["a", "b"] * 20, "word": ["p", "q"] * 20, "target": target})
     data = FederatedData.from_frame(frame, task=task)
     assert (data.task, data.labels) == (kind, labels)
+
+
+def test_classes_that_may_be_amounts_are_told():
+    (said,) = federation(target=[1, 2, 3, 4] * 10).for_owner
+    assert "if these are amounts, say --data FILE:task=regression" in said
+    assert "amounts" not in "".join(federation(target=["p", "q", "r", "s"] * 10).for_owner)
+
+
+def test_whole_numbers_that_are_too_many_for_classes_are_amounts():
+    frame = pd.DataFrame({"client": "a", "word": ["p", "q"] * 501, "pay": np.arange(1002)})
+    data = FederatedData.from_frame(frame, target="pay")
+    assert data.task == "regression"
+    assert "pay: target, a number" in "".join(data.for_owner)
+    with pytest.raises(PmtlError, match=r"1000 different whole numbers: say task=regression"):
+        FederatedData.from_frame(frame[:1000], target="pay")
 
 
 def test_a_target_that_names_the_rows_is_told():

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from pmtl.data.client_names import canonical
 from pmtl.data.readers.cells import Table
 from pmtl.data.readers.columns import Roles, wrong_kind
+from pmtl.data.schema.cells import find_category
 from pmtl.data.schema.column import Column
 from pmtl.data.schema.problems import refuse
 from pmtl.data.schema.profile import Profile
@@ -24,11 +25,16 @@ from pmtl.errors import PmtlError, listed
 MOST_CATEGORIES, HASHED_VALUES = 30, 8
 #: A target with more classes than this is refused.
 MOST_CLASSES = 1000
-#: Whole numbers with more values than this are taken for amounts, not for classes.
+#: Of whole numbers with more values than this a person has to say whether they are amounts. More
+#: than `MOST_CLASSES` are.
 MOST_NUMBERS = 100
 #: A text column with at least _ID_ROWS cells identifies rows if _ID_SHARE of them are distinct.
 _ID_SHARE, _ID_ROWS = 0.9, 20
-_ID_NAME = re.compile(r"(?i:(^|[_\W])(id|uid|uuid|guid|identifier)$)|[a-z](Id|ID)$")
+#: What tools call a column that numbers the rows, and how people call one that identifies them.
+_ID_NAME = re.compile(
+    r"(?i:^(|unnamed: 0|index|row[_. ]?(names?|numbers?))$|"
+    r"(^|[_\W])(id|uid|uuid|guid|identifier)$)|[a-z](Id|ID)$"
+)
 
 
 @dataclass
@@ -53,6 +59,8 @@ class Inferred:
         listing = [c.name for c in columns if c.categories and c.role == "feature"]
         filled = [c.name for c in self.schema.features if c.missing == "indicator"]
         more = f", the categories of {listed(listing)}" if listing else ""
+        odd = [c.name for c in self.schema.features if c.missing_values]
+        more += f", which cells of {listed(odd)} are no dates" if odd else ""
         more += f", which columns have empty cells ({listed(filled)})" if filled else ""
         self.disclosed = (
             f"The columns were not described beforehand. Their kinds{more} and the classes were "
@@ -104,11 +112,24 @@ def _feature(profile: Profile) -> Found:
     name, values = profile.name, len(profile.values)
 
     def kept(note: str, kind: str, **settings: Any) -> Found:
-        missing = "indicator" if profile.missing else "fill"
+        gaps = profile.missing or settings.get("missing_values")
+        missing = "indicator" if gaps else "fill"
         return Found(Column(name, kind, missing=missing, **settings), note)
 
     def left_out(reason: str, problem: str = "") -> Found:
         return Found(Column(name, None, "dropped"), f"left out, because {reason}", problem)
+
+    def dates(formats: list[str | None], others: tuple[str, ...] = ()) -> Found:
+        if len(formats) > 1:
+            ways = ", ".join(str(format) for format in formats)
+            several = f"its dates can be read in several ways ({ways})"
+            return left_out(f'{several}; kind = "date" with a format says which')
+        note = "date, in days since 2000-01-01"
+        if others:
+            count = sum(profile.values[text] for text in others)
+            cells = "1 cell" if count == 1 else f"{count} cells"
+            note += f"; other text ({cells}: {listed(others, 3)}) counts as empty: check this"
+        return kept(note, "date", format=formats[0], missing_values=others)
 
     if profile.unreadable:
         return left_out(
@@ -125,11 +146,7 @@ def _feature(profile: Profile) -> Found:
             return left_out("it numbers the rows")
         return kept("number", "number")
     if formats := profile.date_formats:
-        if len(formats) == 1:
-            return kept("date, in days since 2000-01-01", "date", format=formats[0])
-        ways = ", ".join(str(format) for format in formats)
-        several = f"its dates can be read in several ways ({ways})"
-        return left_out(f'{several}; kind = "date" with a format says which')
+        return dates(formats)
     if profile.mixed_dates:
         return left_out(
             'its dates are written in several ways; kind = "date" with format = '
@@ -147,6 +164,9 @@ def _feature(profile: Profile) -> Found:
         )
     if 2 * profile.numbers >= profile.present:
         return _mixed(profile)
+    formats, others = profile.nearly_dates()
+    if formats:
+        return dates(formats, others)
     names_rows = profile.distinct >= _ID_SHARE and profile.present >= _ID_ROWS
     if names_rows and profile.words < 3:
         return left_out("nearly every row has another value")
@@ -186,7 +206,9 @@ def _target(profile: Profile, task: str | None, alone: bool) -> Found:
     spelled = {value.lower() for value in profile.values} <= {"true", "false"}
     if profile.is_boolean and (spelled or not alone):  # Other words stay names of classes.
         return Found(Column(name, "boolean", "target"), "target, true or false")
-    if profile.is_number and (not alone or not profile.whole or task == "regression"):
+    zero_one = {find_category(value, {"0": 0, "1": 1}) for value in profile.values} == {0, 1}
+    whole = profile.whole or zero_one  # Some tools write 1 as 1.0.
+    if profile.is_number and (not alone or not whole or task == "regression"):
         return Found(number, "target, a number")
     if profile.decimal_comma:
         number = Column(name, "number", "target", decimal=",")
@@ -194,19 +216,25 @@ def _target(profile: Profile, task: str | None, alone: bool) -> Found:
     if not alone:
         raise wrong_kind("the table", "target", name, "text")
     if profile.is_number and values > MOST_NUMBERS:
+        problem = (
+            f"the target column {name!r} is {values} different whole numbers: say task=regression "
+            "(--data FILE:task=regression) if they are amounts, or give a schema with its "
+            "categories if they are classes."
+        )
         return Found(
             number,
             'target, a number; if these are classes, say kind = "category" with categories',
-            f"the target column {name!r} is {values} different whole numbers: say task=regression "
-            "if they are amounts, or give a schema with its categories if they are classes.",
+            problem if values <= MOST_CLASSES else "",
         )
     if values > MOST_CLASSES:
         raise PmtlError(
             f"The target column {name!r} has more than {MOST_CLASSES} classes: group them."
         )
-    classes = tuple(canonical(profile.values))
+    classes = ("0", "1") if zero_one else tuple(canonical(profile.values))
     column = Column(name, "category", "target", categories=classes)
-    return Found(column, f"target with the classes {listed(classes, 5)}")
+    amounts = profile.is_number and values > 2
+    hint = "; if these are amounts, say --data FILE:task=regression" if amounts else ""
+    return Found(column, f"target with the classes {listed(classes, 5)}{hint}")
 
 
 def _on_missing(column: Column, profile: Profile) -> str:

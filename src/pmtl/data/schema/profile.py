@@ -30,6 +30,11 @@ FORMATS = (None, *_DAYS, *_WORDS, *(f"{day} {time}" for day in _DAYS for time in
 _COMMA = re.compile(r"[+-]?[0-9]+(,[0-9]+)+(\.[0-9]+)?")
 _DECIMAL = re.compile(COMMA_NUMBER)
 _WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
+#: In a column of dates, at most this share of the cells, with at most so many different values, are
+#: no dates.
+_NO_DATES, _MOST_NO_DATES = 0.05, 20
+#: By so many different values a format is tried before all cells are read with it.
+_TRIED = 100
 
 
 class Profile:
@@ -135,6 +140,25 @@ class Profile:
     def mixed_dates(self) -> bool:
         """Whether all cells are dates, but written in several ways."""
         return not self.typed and self._only_texts and not self.formats and self.all_dates
+
+    def nearly_dates(self) -> tuple[list[str | None], tuple[str, ...]]:
+        """The formats in which all but a few cells are dates, and the values of these few; ISO 8601
+        is always read."""
+        first = list(self.values)[:_TRIED]
+        fits: dict[str | None, tuple[str, ...]] = {}
+        for format in FORMATS:
+            if sum(read_date(text, format) is None for text in first) <= len(first) / 2:
+                fits[format] = tuple(
+                    text
+                    for text in self.values
+                    if read_date(text, format) is None and read_date(text, None) is None
+                )
+        counts = {form: sum(self.values[t] for t in texts) for form, texts in fits.items()}
+        least = min(counts.values(), default=self.counted)
+        formats = [form for form, count in counts.items() if count == least]
+        if least > _NO_DATES * self.counted or len(fits[formats[0]]) > _MOST_NO_DATES:
+            return [], ()
+        return formats, fits[formats[0]]
 
     @property
     def _only_texts(self) -> bool:

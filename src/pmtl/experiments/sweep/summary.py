@@ -45,7 +45,7 @@ def _line(runs: list[Row]) -> Row:
     line["failed"] = len(runs) - len(finished)
     line["diverged"] = sum(run["not_finite"] is not None for run in finished)
     for split in ("test", "validation"):
-        for view in ("personal", "shared"):
+        for view in ("personal", "shared", "alone"):
             values = [run[split][view] for run in finished if run[split] and view in run[split]]
             if values:
                 line[f"{split}_{view}"] = _spread(values)
