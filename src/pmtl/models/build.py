@@ -113,8 +113,8 @@ def _call_factory(
         module = construct(factory, options, f"model {name}", **asked)
     except PmtlError:
         raise
-    except Exception as error:  # A user's code may raise anything.
-        raise PmtlError(f"The factory {name!r} failed: {type(error).__name__}: {error}.") from error
+    except (Exception, SystemExit) as error:  # A user's code may raise anything.
+        raise PmtlError(f"The factory {name!r} failed: {error_text(error)}.") from error
     if not isinstance(module, nn.Module):
         raise PmtlError(f"The factory {name!r} returned a {type(module).__name__}, not a module.")
     return module
@@ -153,7 +153,7 @@ def _trial_run(model: FlatModel, input_shape: Shape, outputs: int) -> Traits:
             answer, again = model.module(example), model.module(example)
     except PmtlError:
         raise
-    except Exception as error:  # The user's code may raise anything.
+    except (Exception, SystemExit) as error:  # The user's code may raise anything.
         if is_out_of_memory(error):
             raise
         reason = error_text(error).partition("\n")[0]

@@ -19,6 +19,7 @@ from pmtl.data.checks import not_a_federation
 from pmtl.errors import PmtlError, PmtlWarning, kind_of
 from pmtl.models import build_model, check_model, start_warnings
 from pmtl.options import takes_settings
+from pmtl.plugins import errors_of_own_code
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.request import PrivacyRequest
 from pmtl.runs.callbacks import Callback, build_callbacks
@@ -140,10 +141,12 @@ def train(
 
 
 def _warn(sentence: str) -> None:
-    """Warn at the line that called `train`, which called `start`, which calls this."""
-    warnings.warn(PmtlWarning(sentence), stacklevel=5)
+    """Warn at the line that called `train`, which called the decorated `start`, which
+    calls this."""
+    warnings.warn(PmtlWarning(sentence), stacklevel=6)
 
 
+@errors_of_own_code((SystemExit,))
 def start(
     config: TrainConfig,
     *,
@@ -235,6 +238,7 @@ def start(
 
 
 @explain_wrong_calls()
+@errors_of_own_code((SystemExit,))
 def resume(
     path: str | Path,
     data: FederatedData | None = None,
@@ -325,7 +329,7 @@ def with_absolute_paths(config: TrainConfig) -> TrainConfig:
 def _warn_if_not_finite(run: Run) -> Run:
     """The run, after a warning if its models are not finite."""
     if run.not_finite is not None:
-        warnings.warn(run.not_finite, RuntimeWarning, stacklevel=3)
+        warnings.warn(run.not_finite, RuntimeWarning, stacklevel=4)
     return run
 
 

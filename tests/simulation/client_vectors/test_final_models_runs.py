@@ -3,6 +3,8 @@ zero or has the shared model. Nobody else notices, and only the owner is told.""
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -68,7 +70,13 @@ WRONG = {
     "on another device": lambda sent: sent.to("meta"),
     "no vector": lambda sent: sent.sum(),
     "a failure": lambda sent: sent.reshape(-1, 10**6),
+    "the end of the program": lambda sent: sys.exit(0),
+    "no Exception": lambda sent: ends(asyncio.CancelledError()),
 }
+
+
+def ends(error):
+    raise error
 
 
 @dataclass(frozen=True)
@@ -170,6 +178,12 @@ def test_an_upload_of_another_shape_or_type_counts_as_zero(how, far):
     assert sorted(uploads) == list(range(1, far.m))
     assert len(told) == 1
     assert f"client {far.clients[0]!r} could not be trained" in told[0]
+
+
+def test_ctrl_c_is_nobodys_failure(far, monkeypatch):
+    monkeypatch.setitem(WRONG, "Ctrl-C", lambda sent: ends(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        simulated(far, Misshapen(how="Ctrl-C"))
 
 
 def test_wide_uploads_count_as_they_would_beside_narrow_ones(far):

@@ -96,7 +96,7 @@ def _rows(
         made = function(*(part[some.to(part.device)] for part in given))
         return checked(made, "weights", otherwise[: len(places)])
 
-    def tell(place: int, error: Exception) -> None:
+    def tell(place: int, error: BaseException) -> None:
         failed(int(clients[place]), error)
 
     done = isolated(np.arange(len(clients)), work, tell)
@@ -112,7 +112,7 @@ def _once(failed: Failed) -> Failed:
     """`failed` for a client's first failure only: weights are computed whenever they are needed."""
     told: set[int] = set()
 
-    def first(client: int, error: Exception) -> Any:
+    def first(client: int, error: BaseException) -> Any:
         if client not in told:
             told.add(client)
             failed(client, error)
