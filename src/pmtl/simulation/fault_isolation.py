@@ -51,6 +51,11 @@ def isolated(
     return [*isolated(clients[:half], work, failed), *isolated(clients[half:], work, failed)]
 
 
+def left_out(clients: Clients, done: Sequence[tuple[Clients, object]]) -> Clients:
+    """The clients for whom `isolated` gave no result, in order."""
+    return np.setdiff1d(clients, np.concatenate([clients[:0], *(some for some, _ in done)]))
+
+
 def checked(made: Tensor, what: str, like: Tensor) -> Tensor:
     """What was computed for clients, if it has the shape of `like`: with its type, on its device.
 

@@ -19,7 +19,8 @@ from pmtl.models import build_model
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.runs.folder import RunFolder
-from pmtl.simulation import LocalTraining, simulate
+from pmtl.simulation import LocalTraining, Sites, simulate
+from pmtl.simulation.evaluation import Evaluator
 
 #: Own vectors that are longer than this are those of the first client.
 FAR = 20.0
@@ -114,11 +115,13 @@ def produce(data, tmp_path, algorithm, **options):
     )  # fmt: skip
 
 
-def check_result(run, path):
-    """All files are there; the first client has the shared model, and all others their own."""
+def check_result(run, path, some=all):
+    """All files are there; the first client has the shared model, and all others their own (or
+    some of them, where a client may choose the shared one)."""
     assert {file.name for file in (path / "public").iterdir()} >= PUBLIC
     different = ~torch.isclose(personal(run), shared(run)).all(dim=1)
-    assert different.tolist() == [False] + [True] * (len(run.clients) - 1)
+    assert not different[0]
+    assert some(different[1:].tolist())
     assert torch.equal(personal(pmtl.load_run(path)), personal(run))
     told = (path / "private/notes.txt").read_text()
     assert told.count(f"client {run.clients[0]!r} could not be given a model of its own") == 1
@@ -136,6 +139,50 @@ def test_it_is_so_after_resuming_too(far, tmp_path, monkeypatch):
             produce(far, tmp_path, Factored(), evaluate_every=0)
     run = pmtl.resume(tmp_path / "run", data=far, algorithm=Factored())
     check_result(run, tmp_path / "run")
+
+
+@pytest.fixture
+def unfinished(monkeypatch):
+    """`finish` fails for the first client."""
+    finish = Sites.finish_clients
+
+    def failing(sites, clients, shared):
+        if 0 in clients:
+            raise ValueError("only with this client's data")
+        return finish(sites, clients, shared)
+
+    monkeypatch.setattr(Sites, "finish_clients", failing)
+
+
+@pytest.mark.parametrize(
+    ("model", "algorithm"), [("logistic", "pooling"), ("mlp:hidden=3", "anchored")]
+)
+def test_a_client_whose_finish_fails_has_the_shared_model(
+    model, algorithm, small, tmp_path, unfinished, monkeypatch
+):
+    measure, measured = Evaluator.client_metrics, []
+
+    def measuring(evaluator, weights, clients, *rest):
+        measured.append(weights(np.zeros(1, dtype=np.int64))[0])
+        return measure(evaluator, weights, clients, *rest)
+
+    monkeypatch.setattr(Evaluator, "client_metrics", measuring)
+    run = produce(small, tmp_path, algorithm, model=model, privacy=8.0, local=None)
+    check_result(run, tmp_path / "run", any)
+    alone = pmtl.load_run(tmp_path / "run").views()["alone"](np.arange(small.m))
+    assert alone.isfinite().all()
+    assert (~alone.any(dim=1)).tolist() == [True] + [False] * (small.m - 1)
+    # Released metrics are of the same models.
+    assert len(measured) == 2
+    assert all(torch.equal(weights, shared(run)[0]) for weights in measured)
+
+
+def test_it_is_so_after_resuming_an_exact_algorithm(small, tmp_path, monkeypatch, unfinished):
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "save_result", lambda *given: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            produce(small, tmp_path, "pooling", privacy=8.0, local=None)
+    check_result(pmtl.resume(tmp_path / "run", data=small), tmp_path / "run")
 
 
 def simulated(data, algorithm):
