@@ -17,6 +17,7 @@ from pmtl.data.checks import as_array, not_a_federation
 from pmtl.data.federated import FederatedData
 from pmtl.data.readers.bounds import read_bounds
 from pmtl.data.readers.columns import TABLES, Columns
+from pmtl.data.scaling import check_scale
 from pmtl.data.schema import Schema
 from pmtl.data.synthetic import synthetic
 from pmtl.errors import PmtlError, PublicError, did_you_mean, errors_naming
@@ -84,6 +85,7 @@ def load(
     source = format_spec(str(path.resolve()), kept | paths)
     if "bounds" in given:  # Its errors are reported before the rows are read.
         given["bounds"] = read_bounds(given["bounds"])
+    check_scale(given.get("scale"))
     if "schema" in given:
         given["schema"] = Schema.of(given["schema"])
     # A reader may also have options of COMMON, to read no more clients than necessary.

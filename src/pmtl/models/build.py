@@ -69,7 +69,7 @@ def build_model(
 
 
 def check_model(model: Any) -> None:
-    """Refuse what is neither a spec nor a factory."""
+    """Refuse what is neither a spec of a model that there is nor a factory."""
     if isinstance(model, nn.Module):
         raise PmtlError(
             "A model is a spec (mlp:hidden=64) or a function that makes a module, but "
@@ -81,6 +81,9 @@ def check_model(model: Any) -> None:
             "A model is a spec (mlp:hidden=64) or a function that makes a torch module, but "
             f"{kind_of(model)} was given."
         )
+    name = parse_spec(model)[0] if isinstance(model, str) else "auto"
+    if name != "auto":
+        find("model", name, MODELS)
 
 
 def _make(
