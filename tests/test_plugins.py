@@ -301,21 +301,22 @@ class Raises(FedAvg):
         raise layout
 
 
-def test_an_error_of_own_code_is_told_with_its_place():
+@pytest.mark.parametrize("error", [KeyError("such"), SystemExit(3)])
+def test_an_error_of_own_code_is_told_with_its_place(error):
     sentence = (
         f"The algorithm {__name__}:Raises failed in bind (test_plugins.py, line LINE): "
-        "KeyError: 'such'."
+        f"{type(error).__name__}: {error}."
     )
     pattern = re.escape(sentence).replace("LINE", r"\d+")
     with pytest.raises(PmtlError, match=pattern) as told, plugins.errors_of_own_code():
-        Raises().bind(KeyError("such"))
-    assert isinstance(told.value.__cause__, KeyError)
+        Raises().bind(error)
+    assert told.value.__cause__ is error
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        *(PmtlError("A sentence."), Interrupted("Stopped."), KeyboardInterrupt(), SystemExit(3)),
+        *(PmtlError("A sentence."), Interrupted("Stopped."), KeyboardInterrupt()),
         *(MemoryError(), RuntimeError("CUDA out of memory")),
     ],
 )
@@ -326,6 +327,8 @@ def test_other_ends_of_own_code_stay_what_they_are(error):
 
 
 def test_an_error_of_the_library_keeps_its_traceback(monkeypatch):
+    with pytest.raises(SystemExit), plugins.errors_of_own_code():
+        sys.exit(0)
     with pytest.raises(AttributeError), plugins.errors_of_own_code():
         FedAvg().billboard_size(None)
     monkeypatch.setattr("pmtl.algorithms.base.convert_numbers", lambda made: 1 / 0)

@@ -33,6 +33,14 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch)
     assert [file.name for file in tmp_path.iterdir()] == ["value.json"]
 
 
+def test_a_folder_is_no_file_to_write(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in (Path(), tmp_path):
+        with pytest.raises(pmtl.PmtlError, match="could not be written"):
+            files.write_text(path, "text")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [

@@ -39,6 +39,7 @@ class Option:
     help: str  #: the text of `--help`, without the default
     at_least: float = -math.inf  #: the smallest number that is allowed
     above: float | None = None  #: a number that the value must be greater than
+    at_most: float = math.inf  #: the largest number that is allowed
     finite: bool = False  #: whether infinity is refused
     panel: str | None = None  #: the heading of the option in `--help`
     metavar: str | None = None  #: the name of the value in `--help`; a FILE may be a `Path`
@@ -187,6 +188,8 @@ def _problem(about: Option, kind: type, value: Any) -> str | None:
         return f"greater than {about.above:g}"
     if about.finite and value == math.inf:
         return "finite"
+    if value > about.at_most:
+        return f"at most {about.at_most:g}"
     if kind is float and isinstance(value, int) and abs(value) > sys.float_info.max:
         return "a number that fits in 64 bits"
     return None

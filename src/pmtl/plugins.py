@@ -47,6 +47,7 @@ TRUST = "PMTL_TRUST_CODE"
 _BASES = {
     "pmtl.algorithms.base.Algorithm": "algorithm",
     "pmtl.privacy.sampling.SamplingScheme": "sampling scheme",
+    "torch.nn.modules.module.Module": "model",
 }
 
 
@@ -115,21 +116,23 @@ def refuse_options(what: str, name: str, advice: str) -> None:
 
 
 @contextmanager
-def errors_of_own_code() -> Iterator[None]:
+def errors_of_own_code(
+    kinds: tuple[type[BaseException], ...] = (Exception, SystemExit),
+) -> Iterator[None]:
     """Raise a `PmtlError` that names the function, the file and the line if a method of a user's
-    algorithm or sampling scheme fails. A lack of memory stays what it is."""
+    algorithm, model or sampling scheme raises one of `kinds`. A lack of memory stays what it is."""
     try:
         yield
     except (PmtlError, Interrupted):
         raise
-    except Exception as error:  # The user's code may raise anything.
+    except kinds as error:  # The user's code may raise anything, and sys.exit() is SystemExit.
         place = None if is_out_of_memory(error) else _own_method(error)
         if place is None:
             raise
         raise PmtlError(f"{place}: {error_text(error)}.") from error
 
 
-def _own_method(error: Exception) -> str | None:
+def _own_method(error: BaseException) -> str | None:
     """The last method of a user's class that an error went through, and where; None if there is
     none."""
     place = None
@@ -139,7 +142,7 @@ def _own_method(error: Exception) -> str | None:
         if not code.co_argcount or _is_ours(file):
             continue
         kind = type(frame.f_locals.get(code.co_varnames[0]))
-        if kind.__module__.startswith("pmtl."):  # Its `__init__` is in no file.
+        if kind.__module__.startswith(("pmtl.", "torch.")):  # Its `__init__` is in no file.
             continue
         bases = (_BASES.get(f"{base.__module__}.{base.__qualname__}") for base in kind.__mro__)
         what = next(filter(None, bases), None)

@@ -11,6 +11,7 @@ The options are the fields of the dataclass, or the parameters of the function, 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields
 from functools import wraps
@@ -127,7 +128,9 @@ def _fits(value: Any, hint: Any) -> bool:
         return True
     if isinstance(value, bool):
         return kind is bool
-    return isinstance(value, (int, float) if kind is float else kind)
+    if kind is float and isinstance(value, int):
+        return abs(value) <= sys.float_info.max
+    return isinstance(value, kind)
 
 
 def unknown(what: str, given: str, known: Iterable[str]) -> PmtlError:

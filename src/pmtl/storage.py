@@ -238,7 +238,7 @@ def replace(path: Path, write: Callable[[Path], object], opener: Opener | None =
 
     `opener` creates the file, empty and with its final permissions, before `write` is called; by
     default it has the permissions of its folder."""
-    partial = path.with_name(f".{path.name}.partial")
+    partial = path.parent / f".{path.name}.partial"  # The path "." has no name.
     with disk_errors(path):
         try:
             partial.unlink(missing_ok=True)  # A crash may have left one behind.

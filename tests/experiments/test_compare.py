@@ -155,6 +155,23 @@ def test_ones_own_comparison_with_code_is_continued(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"algorithms": ("nosuch",)}, "no algorithm 'nosuch'"),
+        ({"base": TrainConfig(model="nosuch")}, "no model 'nosuch'"),
+        ({"base": TrainConfig(device="nosuch")}, "The device 'nosuch'"),
+        ({"seeds": (-1,)}, "seed must be at least 0"),
+        ({"jobs": 0}, "jobs must be at least 1"),
+    ],
+)
+def test_a_mistake_is_told_before_the_data_are_read(wrong, words, tmp_path):
+    values = {"base": TrainConfig(), "jobs": 1, **wrong}
+    jobs, base = values.pop("jobs"), replace(values.pop("base"), data="nosuch.csv")
+    with pytest.raises(PmtlError, match=words):
+        compare(grid(**values, base=base), tmp_path / "out", jobs=jobs)
+
+
+@pytest.mark.parametrize(
     ("changes", "words"),
     [
         ("algorithms", "no entry 'algorithms' in .*comparison.json"),

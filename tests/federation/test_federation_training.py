@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import weights
 from three_sites import coordinate, job, services, write_tables
 
 from pmtl import storage as files
@@ -20,10 +21,10 @@ JOB = {
 }
 
 
-def run(folder):
+def run(folder, **changes):
     """The personal models of site b's clients, and what was published."""
     sites = services(write_tables(folder / "tables"), folder / "sites")
-    coordinate(job(**JOB), sites, folder / "server")
+    coordinate(job(**{**JOB, **changes}), sites, folder / "server")
     result = load_run(folder / "sites/b/r1")
     path = ServerFolder(folder / "server").run("r1").public / "shared.safetensors"
     models = result.views()["personal"](np.arange(len(result.clients)))
@@ -45,6 +46,24 @@ def test_a_client_whose_weights_cannot_be_computed_has_those_of_a_newcomer(tmp_p
     assert torch.equal(still_shared, shared)
     assert torch.equal(found[[0, 2]], whole[[0, 2]])
     assert not torch.equal(found[1], whole[1])
+
+
+def test_a_client_whose_finish_fails_has_the_shared_model(tmp_path, monkeypatch):
+    finish, found = Sites.finish_clients, []
+
+    def failing(sites, clients, shared):
+        if sites.data.clients[0].startswith("b/") and 1 in clients:
+            raise ValueError("only with this client's data")
+        return finish(sites, clients, shared)
+
+    for name in ("whole", "failing"):
+        found.append(run(tmp_path / name, algorithm="pooling", privacy={"epsilon": 8.0}, local={}))
+        monkeypatch.setattr(Sites, "finish_clients", failing)
+    (whole, shared), (models, still_shared) = found
+    assert torch.equal(still_shared, shared)
+    assert torch.equal(models[[0, 2]], whole[[0, 2]])
+    result = load_run(tmp_path / "failing/sites/b/r1")
+    assert torch.equal(models[1], weights.shared(result)[1])
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,10 @@ def test_parts_are_those_of_the_model(spec, shape, classes):
     assert parts.head == sum(n for name, n in sizes.items() if name.rpartition(".")[0] == last)
 
 
+def test_many_layers_are_counted_at_once():
+    assert parts_of("mlp:hidden=2,layers=1000000000", 3, 1).all == 8 + 6 * (10**9 - 1) + 3
+
+
 def test_every_model_of_the_library_is_counted():
     assert set(MODELS) <= {spec.partition(":")[0] for spec, *_ in CASES}
 
@@ -55,6 +59,9 @@ def test_second_moments_are_those_of_one_target():
         ("my.module:Net", 3, 2, "give their number with --parameters"),
         ("mlp:hiden=3", 3, 2, "Did you mean 'hidden'"),
         ("mlp:hidden=0", 3, 2, "hidden ≥ 1"),
+        (f"mlp:hidden={10**400}", 3, 2, "number of hidden units"),
+        (f"mlp:layers={10**400}", 3, 2, "number of layers"),
+        (f"hog:bins={10**400}", 49, 2, "number of bins"),
         ("femnist_cnn", 100, 62, "784 pixels"),
         ("hog", 50, 2, "square images"),
         ("linear", 0, 1, "number of columns"),

@@ -58,6 +58,7 @@ def test_the_file_has_a_format_and_all_facts(folder):
         ({"plugin_folder": 3}, "'plugin_folder' is not valid"),
         *(({name: []}, f"'{name}' is damaged") for name in ("blocks", "secure")),
         *(({name: {}}, f"'{name}' is damaged") for name in ("choice", "written")),
+        ({"population_epsilon": 10**400}, "'population_epsilon' is not valid"),
         ({"bounds": {}}, "'bounds' cannot be read"),
         ({"bounds": {"features": [[1]], "target": None}}, "'bounds' cannot be read"),
         ({"text": {}}, "no entry 'columns' in the text rule"),
@@ -71,6 +72,17 @@ def test_a_wrong_entry_is_a_sentence(changes, words, folder):
     values = files.read_json(folder / "run.json") | changes
     with pytest.raises(pmtl.PmtlError, match=words):
         RunFacts.from_dict(values, "run.json")
+
+
+@pytest.mark.parametrize("block", [-1, 1, 10**18, 2**64])
+def test_blocks_that_the_shared_weights_do_not_have_are_a_sentence(block, folder):
+    values = files.read_json(folder / "run.json")
+    try:
+        files.write_json(folder / "run.json", values | {"blocks": [0] * 11 + [block]})
+        with pytest.raises(pmtl.PmtlError, match=r"run\.json: the entry 'blocks' is damaged"):
+            pmtl.load_run(folder)
+    finally:
+        files.write_json(folder / "run.json", values)
 
 
 def test_a_missing_entry_is_a_sentence(folder):

@@ -90,6 +90,7 @@ ARGUMENTS = [
     ({"mode": "production"}, "clients' ledger"),
     ({"ledger": "no.db"}, "There is no ledger at"),
     ({"device": "gpu"}, "There is: cpu"),
+    ({"device": "meta"}, "There is: cpu"),
     ({"device": None}, "device must be text"),
     ({"out": 3}, "out must be a path, but 3 was given"),
     ({"init": "no.safetensors"}, "could not be read"),
@@ -110,6 +111,44 @@ def test_other_arguments(data, given, sentence, tmp_path, monkeypatch):
     with pytest.raises(pmtl.PmtlError, match=sentence):
         pmtl.train(data, **given)
     assert list(tmp_path.iterdir()) == []
+
+
+#: Options of `pmtl train` that are wrong whatever the data are.
+OPTIONS = [
+    ("--epsilon -1", "Epsilon must be greater than 0, but -1"),
+    ("--epsilon 1e300", "Epsilon must lie between"),
+    ("--epsilon 1 --noise 1", "Both epsilon (1) and noise (1) were given"),
+    ("--noise -1", "The noise must be a finite standard deviation of at least 0"),
+    ("--delta 2", "Delta is a probability strictly between 0 and 1, but 2 was given"),
+    ("--clip -1", "The clip norm must be greater than 0, but -1"),
+    ("--rounds 0", "The number of rounds must be at least 1, but 0"),
+    ("--cohort 0", "The size of the cohort must be at least 1, but 0"),
+    ("--metrics 1", "less than 1, but 1 was given: 0.1 is the default"),
+    ("--loss-bound 0", "loss_bound must be greater than 0"),
+    ("--steps 99999999999999999999", "steps must be at most 1e+09"),
+    ("--epochs 99999999999999999999", "epochs must be at most 1e+09"),
+    ("--lr 1e308", "lr must be at most 1e+38"),
+    ("--sampling nosuch", "There is no sampling scheme 'nosuch'"),
+    ("--model nosuch", "There is no model 'nosuch'"),
+    ("--algorithm nosuch", "There is no algorithm 'nosuch'"),
+    ("--algorithm pmtl:lam=-1", "lam must be a finite number that is not negative"),
+    ("--device nosuch", "The device 'nosuch' cannot be used here"),
+    ("--init nosuch.safetensors", "could not be read"),
+    ("--share basis:file=nosuch.safetensors", "could not be read"),
+    ("--scale nosuch", "There is no scale 'nosuch'"),
+]
+
+
+@pytest.mark.parametrize(("options", "sentence"), OPTIONS)
+def test_an_option_is_refused_before_the_data_are_read(
+    options, sentence, tmp_path, monkeypatch, pmtl_command
+):
+    monkeypatch.chdir(tmp_path)
+    Path("visits.csv").write_text("")  # Reading it is an error.
+    where = ("--data", "visits.csv", "--client-column", "hospital", "--target", "outcome")
+    done = pmtl_command("train", *where, *options.split())
+    assert done.status == 2
+    assert sentence in " ".join(done.err.split())
 
 
 #: Calls of other functions.

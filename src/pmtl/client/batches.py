@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # The command line imports `LocalTraining` and starts faster 
     from pmtl.data import Rows
 
 DEFAULT_STEPS = 10
+#: The largest number of steps or epochs, and the largest step size that fits in 32 bits.
+MOST_STEPS, MOST_LR = 10**9, 1e38
 
 #: `own_sizes` gives no batch fewer rows than this, unless `LocalTraining.batch` is smaller.
 MIN_BATCH_ROWS = 32
@@ -36,13 +38,13 @@ class LocalTraining:
     """
 
     steps: int | None = option(
-        None, help=f"E, steps of SGD; {DEFAULT_STEPS} unless given.", at_least=1
+        None, help=f"E, steps of SGD; {DEFAULT_STEPS} unless given.", at_least=1, at_most=MOST_STEPS
     )
     epochs: int | None = option(
-        None, help="Passes over a client's rows; instead of steps.", at_least=1
+        None, help="Passes over a client's rows; instead of steps.", at_least=1, at_most=MOST_STEPS
     )
     batch: int = option(10, help="Rows a step; 0 for all rows.", at_least=0)
-    lr: float = option(0.1, help="η, the step size.", above=0, finite=True)
+    lr: float = option(0.1, help="η, the step size.", above=0, at_most=MOST_LR, finite=True)
     halve_every: int | None = option(
         None,
         help="Halve η each time this many rounds have passed.",

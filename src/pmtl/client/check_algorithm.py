@@ -58,7 +58,7 @@ def check_algorithm(algorithm: Algorithm, model: FlatModel, mapped: bool) -> Non
     for what, function in (("predict", predict), ("the algorithm", one_round))[: 1 + mapped]:
         try:
             vmap(function, randomness=randomness)(*(part.expand(2, -1) for part in (own, shared)))
-        except Exception as error:  # The user's code may raise anything.
+        except (Exception, SystemExit) as error:  # The user's code may raise anything.
             raise PmtlError(
                 f"The algorithm {algorithm.name!r} cannot be computed for many clients at once "
                 f"({_text(error)}). {what.capitalize()} is mapped by torch.func.vmap: use "
@@ -115,7 +115,7 @@ def _call(algorithm: Algorithm, stage: str, function: Callable[..., Any], *given
     before = [(part._version, part.clone()) for part in tensors]
     try:
         result = function(*given)
-    except Exception as error:  # The user's code may raise anything.
+    except (Exception, SystemExit) as error:  # The user's code may raise anything.
         if is_out_of_memory(error):
             raise
         raise PmtlError(
@@ -152,6 +152,6 @@ def _check_vector(algorithm: Algorithm, stage: str, result: object, length: int 
     )
 
 
-def _text(error: Exception) -> str:
+def _text(error: BaseException) -> str:
     """The first line of the error's message, and its class."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -30,7 +30,7 @@ from pmtl.data.client_names import drop_rows_without_client
 from pmtl.data.fingerprint import fingerprint_of
 from pmtl.data.readers.bounds import Bounds, GivenBounds, check_bounds, find_bounds
 from pmtl.data.readers.text import TextRule
-from pmtl.data.scaling import Scaling, fill_by_client, scale_by_client
+from pmtl.data.scaling import Scaling, check_scale, fill_by_client, scale_by_client
 from pmtl.data.schema import Schema
 from pmtl.data.splits import SPLITS, Rows, Split, divide, offsets
 from pmtl.data.targets import Task, check_targets
@@ -272,8 +272,7 @@ class FederatedData:
         check_lengths(x=x, y=y, client=client, split=split)
         if bad_rows not in ("refuse", "drop"):
             raise PmtlError(f"There is no bad_rows {bad_rows!r}: use refuse or drop.")
-        if scale not in (None, "client"):
-            raise PmtlError(f"There is no scale {scale!r}: use scale=client, or leave it out.")
+        check_scale(scale)
         mask = None
         if bad_rows == "drop":
             client, (x, y, split, mask) = drop_rows_without_client(client, (x, y, split, usable))

@@ -17,10 +17,11 @@ from pmtl.data.checks import as_array, not_a_federation
 from pmtl.data.federated import FederatedData
 from pmtl.data.readers.bounds import read_bounds
 from pmtl.data.readers.columns import TABLES, Columns
+from pmtl.data.scaling import check_scale
 from pmtl.data.schema import Schema
 from pmtl.data.synthetic import synthetic
 from pmtl.errors import PmtlError, PublicError, did_you_mean, errors_naming
-from pmtl.plugins import Library, entries, find
+from pmtl.plugins import Library, entries, error_text, find
 from pmtl.spec import construct, explain_wrong_calls, format_spec, parse_spec, path_options, unknown
 from pmtl.storage import as_path, disk_errors
 
@@ -84,6 +85,7 @@ def load(
     source = format_spec(str(path.resolve()), kept | paths)
     if "bounds" in given:  # Its errors are reported before the rows are read.
         given["bounds"] = read_bounds(given["bounds"])
+    check_scale(given.get("scale"))
     if "schema" in given:
         given["schema"] = Schema.of(given["schema"])
     # A reader may also have options of COMMON, to read no more clients than necessary.
@@ -181,12 +183,12 @@ def _read(
     name = getattr(reader, "__name__", str(reader))
     try:
         columns = construct(reader, options, path.name, **fixed)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, PmtlError) or reader.__module__.startswith(_PACKAGE):
             raise
         hint = "" if training else " It may leave y out for rows to predict on."
         raise PmtlError(
-            f"The reader {name} failed on {path} ({type(error).__name__}: {error}).{hint}"
+            f"The reader {name} failed on {path} ({error_text(error)}).{hint}"
         ) from error
     known, needed = set(Columns.__annotations__), {"x", "y", "client"} if training else {"x"}
     if not isinstance(columns, Mapping) or not needed <= set(columns) <= known:

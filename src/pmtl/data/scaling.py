@@ -104,6 +104,12 @@ class Scaling:
         return Scaling(self.means[clients], self.widths[clients], self.limits, fills)
 
 
+def check_scale(scale: object) -> None:
+    """Refuse another value of the option `scale` than those there are."""
+    if scale not in (None, "client"):
+        raise PublicError(f"There is no scale {scale!r}: use scale=client, or leave it out.")
+
+
 def scale_by_client(
     x: Any, owner: NDArray[np.int64], train: Rows, bounds: Bounds | None = None
 ) -> tuple[NDArray[np.float32], Scaling]:

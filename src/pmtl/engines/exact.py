@@ -111,7 +111,7 @@ class ExactEngine:
                 place = to_device(who, shared.device)
                 try:
                     made = function(self._rows(index, real), shared[place], last[place])
-                except Exception as error:
+                except (Exception, SystemExit) as error:
                     if not self._debug:
                         raise
                     name = self._tensors.data.clients[clients[who[0]]]

@@ -23,6 +23,7 @@ from pmtl.engines.base import CohortBatches, CohortTrainer, Trained
 from pmtl.engines.process import torch_threads
 from pmtl.errors import PmtlError, place_in_code
 from pmtl.models import FlatModel, Task
+from pmtl.plugins import error_text
 
 
 class DebugTrainer(CohortTrainer):
@@ -43,7 +44,7 @@ class DebugTrainer(CohortTrainer):
                     lr=lr,
                     on_stage=stages.append,
                 )
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise training_error(batches.name(k), stages[-1], error) from error
 
         with torch_threads(1):
@@ -91,9 +92,9 @@ class ThreadsTrainer(CohortTrainer):
         return Trained.stacked([trained[position] for position in np.argsort(order)])
 
 
-def training_error(client: str, stage: str, error: Exception) -> PmtlError:
+def training_error(client: str, stage: str, error: BaseException) -> PmtlError:
     """An error that names the client, the stage of its training and the place in the code."""
     return PmtlError(
         f"Local training of the client {client!r} failed in {stage!r} ({place_in_code(error)}): "
-        f"{type(error).__name__}: {error}"
+        f"{error_text(error)}"
     )

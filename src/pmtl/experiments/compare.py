@@ -32,7 +32,7 @@ from pmtl.experiments.sweep.grid import Candidate, Cell, Grid, config_of
 from pmtl.experiments.sweep.summary import Row, prices, summarise
 from pmtl.experiments.sweep.table import Comparison
 from pmtl.jsontext import to_json
-from pmtl.models import FlatModel, build_model
+from pmtl.models import FlatModel, build_model, check_model
 from pmtl.plugins import check_signature, errors_of_own_code, named_code, signature
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.report.verdict import Floats
@@ -78,9 +78,9 @@ def compare(
     """
     out = Path(out)
     RunFolder.refuse_existing(out)
+    _check_jobs(grid, jobs)
     grid, federated = resolve_grid(replace(grid, base=with_absolute_paths(grid.base)), data)
     check(grid, federated)
-    _check_jobs(grid, jobs)
     write_plan(grid, out / PLAN_FILE, federated)
     return _run(grid, out, federated, jobs, progress)
 
@@ -99,8 +99,9 @@ def resume_comparison(
     Returns:
         What `compare` returns.
     """
-    grid, federated = resolve_grid(read_plan(Path(out) / PLAN_FILE), data)
+    grid = read_plan(Path(out) / PLAN_FILE)
     _check_jobs(grid, jobs)
+    grid, federated = resolve_grid(grid, data)
     return _run(grid, Path(out), federated, jobs, progress)
 
 
@@ -147,6 +148,11 @@ def resolve_grid(grid: Grid, given: FederatedData | None) -> tuple[Grid, Federat
     """The grid with `auto` replaced by an algorithm, and the data that all its runs read: those
     that are `given` or that the grid names, scaled inside the clients if a method needs that."""
     base = grid.base
+    check_model(base.model)  # Reading the data may take minutes.
+    for name in grid.algorithms:
+        if name != "auto":
+            build_algorithm(name)
+    resolve_device(base.device)
     data = load(base.data) if given is None else given
     if "auto" in grid.algorithms:
         default = default_algorithm(base, data, build(base, data)[0])

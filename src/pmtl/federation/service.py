@@ -107,7 +107,7 @@ class SiteService:
         except PublicError as error:
             LOG.warning("Refused: %s", error)
             answer = messages.Refused(str(error)).message()
-        except Exception as error:  # Its text may contain rows.
+        except (Exception, SystemExit) as error:  # Its text may contain rows.
             LOG.exception("A message of the server failed: %s", error)
             answer = messages.Refused("This site could not answer. Its own log says why.").message()
         return answer.to_bytes()

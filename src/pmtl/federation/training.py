@@ -25,7 +25,7 @@ from pmtl.models import FlatModel
 from pmtl.privacy.clipping import clip
 from pmtl.privacy.grid import Grid
 from pmtl.runs.config import TrainConfig
-from pmtl.simulation.client_vectors.final_models import alone_weights, final_weights
+from pmtl.simulation.client_vectors.final_models import alone_weights, final_weights, no_vectors
 from pmtl.simulation.client_vectors.store import Store
 from pmtl.simulation.fault_isolation import (
     COUNTS_AS_ZERO,
@@ -35,6 +35,7 @@ from pmtl.simulation.fault_isolation import (
     checked_training,
     failure_notes,
     isolated,
+    left_out,
 )
 from pmtl.simulation.sites import Sites
 
@@ -159,7 +160,8 @@ class Training:
 
     def finish(self, shared: Tensor) -> None:
         """Let every client make its model from what was published, if the algorithm does that
-        after the last release; `shared` [m, P] is what clients read."""
+        after the last release; `shared` [m, P] is what clients read. A client for whom that fails
+        has the shared model."""
         if not isinstance(self.algorithm, ExactAlgorithm):
             return
         everybody = np.arange(self.data.m, dtype=np.int64)
@@ -168,9 +170,11 @@ class Training:
             made = self._sites.finish_clients(clients, shared[torch.from_numpy(clients)])
             return checked(made, "vectors", self.store.start.expand(len(clients), -1))
 
-        failed = self._failed("trained")
+        told = self._failed("given a model of its own", NO_MODEL)
         for piece in self._sites.pieces(everybody):
-            for clients, own in isolated(piece, solve, failed):
+            done = isolated(piece, solve, told)
+            failed = left_out(piece, done)
+            for clients, own in [*done, (failed, no_vectors(self.store.start, len(failed)))]:
                 self.store.scatter(clients, own)
 
     def weights(self, shared: Tensor) -> Callable[[Ints], Tensor]:

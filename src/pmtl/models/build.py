@@ -69,7 +69,7 @@ def build_model(
 
 
 def check_model(model: Any) -> None:
-    """Refuse what is neither a spec nor a factory."""
+    """Refuse what is neither a spec of a model that there is nor a factory."""
     if isinstance(model, nn.Module):
         raise PmtlError(
             "A model is a spec (mlp:hidden=64) or a function that makes a module, but "
@@ -81,6 +81,9 @@ def check_model(model: Any) -> None:
             "A model is a spec (mlp:hidden=64) or a function that makes a torch module, but "
             f"{kind_of(model)} was given."
         )
+    name = parse_spec(model)[0] if isinstance(model, str) else "auto"
+    if name != "auto":
+        find("model", name, MODELS)
 
 
 def _make(
@@ -113,8 +116,8 @@ def _call_factory(
         module = construct(factory, options, f"model {name}", **asked)
     except PmtlError:
         raise
-    except Exception as error:  # A user's code may raise anything.
-        raise PmtlError(f"The factory {name!r} failed: {type(error).__name__}: {error}.") from error
+    except (Exception, SystemExit) as error:  # A user's code may raise anything.
+        raise PmtlError(f"The factory {name!r} failed: {error_text(error)}.") from error
     if not isinstance(module, nn.Module):
         raise PmtlError(f"The factory {name!r} returned a {type(module).__name__}, not a module.")
     return module
@@ -153,7 +156,7 @@ def _trial_run(model: FlatModel, input_shape: Shape, outputs: int) -> Traits:
             answer, again = model.module(example), model.module(example)
     except PmtlError:
         raise
-    except Exception as error:  # The user's code may raise anything.
+    except (Exception, SystemExit) as error:  # The user's code may raise anything.
         if is_out_of_memory(error):
             raise
         reason = error_text(error).partition("\n")[0]

@@ -122,7 +122,6 @@ def plan(
         sizes.check_count(rows, "rows")
     resolved = request.resolve(clients)
     epsilon = request.target if request.noise is None else resolved.epsilon()
-    request = replace(request, epsilon=epsilon, noise=None)
     votes = rows is None or rows < MANY_ROWS
 
     noise = payoff.noise_ratio(resolved, parts.all)

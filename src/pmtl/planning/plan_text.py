@@ -136,6 +136,7 @@ def toml(plan: Plan, request: PrivacyRequest, model: str | None, method: str | N
 
     settings: dict[str, Any] = {} if model is None else {"model": model}
     asked = {name: getattr(request, name) for name in declared(PrivacyRequest)}
+    asked |= {"epsilon": plan.epsilon, "noise": None}
     if plan.advice == ALONE:
         settings["algorithm"] = "local"
     elif by_rounds(request):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from math import isqrt
 
 from pmtl.errors import PmtlError
@@ -75,9 +74,11 @@ def _linear(columns: int, classes: int) -> Parts:
 def _mlp(columns: int, classes: int, hidden: int = 64, layers: int = 1) -> Parts:
     if hidden < 1 or layers < 1:
         raise PmtlError("An mlp needs hidden ≥ 1 and layers ≥ 1; use logistic for no layer.")
-    widths = [columns, *[hidden] * layers, classes]
-    whole = sum((before + 1) * after for before, after in pairwise(widths))
-    return Parts(whole, (hidden + 1) * classes, sum(widths[1:]))
+    check_count(hidden, "hidden units")
+    check_count(layers, "layers")
+    head = (hidden + 1) * classes
+    whole = (columns + 1) * hidden + (layers - 1) * (hidden + 1) * hidden + head
+    return Parts(whole, head, layers * hidden + classes)
 
 
 def _femnist_cnn(columns: int, classes: int) -> Parts:
@@ -100,6 +101,7 @@ def _hog(columns: int, classes: int, cells: int = 4, bins: int = 18) -> Parts:
             "The model 'hog' reads grey square images and cuts them into cells, but a row has "
             f"{columns} columns (with cells={cells}, bins={bins})."
         )
+    check_count(bins, "bins")
     return _linear(bins * cells**2, classes)
 
 

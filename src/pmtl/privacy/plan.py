@@ -107,13 +107,12 @@ class PrivacyPlan:
         if 0 < self.delta < LEAST_DELTA:
             raise PmtlError(
                 f"Delta is {self.delta:g}, but below {LEAST_DELTA:g} there are not enough digits "
-                f"to compute with: the default for {self.clients} clients is "
-                f"{default_delta(self.clients):.3g}."
+                "to compute with: 1/(10 · clients) is the default."
             )
         if not 0 < self.delta < 1:
             raise PmtlError(
                 f"Delta is a probability strictly between 0 and 1, but {self.delta:g} was given: "
-                f"the default for {self.clients} clients is {default_delta(self.clients):.3g}."
+                "1/(10 · clients) is the default."
             )
 
     def _check_record(self) -> None:
@@ -256,14 +255,13 @@ def check_epsilon(epsilon: float) -> float:
 
 def count_of(value: object, name: str) -> int:
     """A whole number of at least 1, for the `name` of what is counted."""
+    what = "The size of the cohort" if name == "cohort" else f"The number of {name}"
     if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
-        raise PmtlError(f"The number of {name} must be a whole number, but {value!r} was given.")
+        raise PmtlError(f"{what} must be a whole number, but {value!r} was given.")
     if value < 1:
-        raise PmtlError(f"The number of {name} must be at least 1, but {value} was given.")
+        raise PmtlError(f"{what} must be at least 1, but {value} was given.")
     if int(value) > MOST[name]:
-        raise PmtlError(
-            f"The number of {name} must be at most {MOST[name]:,}, but {value!r} was given."
-        )
+        raise PmtlError(f"{what} must be at most {MOST[name]:,}, but {value!r} was given.")
     return int(value)
 
 

@@ -175,10 +175,10 @@ def _found(name: str) -> SamplingScheme:
         return made
     except PmtlError:
         raise
-    except Exception as error:  # It is the user's code, and may raise anything.
+    except (Exception, SystemExit) as error:  # It is the user's code: it may raise anything.
         raise PmtlError(
             f"The sampling scheme {name!r} cannot be made without arguments "
-            f"({type(error).__name__}: {error})."
+            f"({plugins.error_text(error)})."
         ) from error
 
 

@@ -91,7 +91,7 @@ def build_callback(given: Any) -> Callback:
             made = found() if isinstance(found, type) else found
     except PmtlError:
         raise
-    except Exception as error:  # The user's code may raise anything.
+    except (Exception, SystemExit) as error:  # The user's code may raise anything.
         raise PmtlError(f"The callback {given!r} cannot be made ({error_text(error)}).") from error
     if not isinstance(made, Callback):
         raise PmtlError(f"The callback {given!r} is not a pmtl.Callback: derive its class from it.")

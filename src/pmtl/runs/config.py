@@ -17,9 +17,8 @@ from pmtl.client.batches import LocalTraining
 from pmtl.errors import PmtlError, errors_naming, kind_of
 from pmtl.jsontext import to_json
 from pmtl.options import check_options, declared, option, tables, tables_by_setting
-from pmtl.privacy.accounting.validation import DEFAULT_SHARE
 from pmtl.privacy.plan import PrivacyPlan
-from pmtl.privacy.request import PrivacyRequest
+from pmtl.privacy.request import DEFAULT_SHARE, PrivacyRequest
 from pmtl.privacy.schemes import SCHEMES, is_library_scheme
 from pmtl.spec import construct, format_spec
 from pmtl.storage import digest_of_text, read_toml

@@ -265,7 +265,10 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
         )
     written = facts.written
     published, _ = files.read_tensors(folder.shared_file, written["shared"])
-    shared, blocks = published["weights"], np.asarray(facts.blocks, dtype=np.int64)
+    shared = published["weights"]
+    if not all(0 <= block < len(shared) for block in facts.blocks):
+        raise PmtlError(f"In {folder.facts_file}: the entry 'blocks' is damaged.")
+    blocks = np.asarray(facts.blocks, dtype=np.int64)
     personal = None
     if facts.personal:
         personal = PersonalFile(folder.personal_file, blocks, written["personal"], folder.key)

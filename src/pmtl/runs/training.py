@@ -16,11 +16,14 @@ from torch import nn
 from pmtl.algorithms import Algorithm, ExactAlgorithm, build_algorithm
 from pmtl.data import FederatedData, load
 from pmtl.data.checks import not_a_federation
+from pmtl.engines.process import resolve_device
 from pmtl.errors import PmtlError, PmtlWarning, kind_of
 from pmtl.models import build_model, check_model, start_warnings
 from pmtl.options import takes_settings
+from pmtl.plugins import errors_of_own_code
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.request import PrivacyRequest
+from pmtl.privacy.schemes import find_scheme
 from pmtl.runs.callbacks import Callback, build_callbacks
 from pmtl.runs.config import (
     IN_MEMORY,
@@ -140,10 +143,12 @@ def train(
 
 
 def _warn(sentence: str) -> None:
-    """Warn at the line that called `train`, which called `start`, which calls this."""
-    warnings.warn(PmtlWarning(sentence), stacklevel=5)
+    """Warn at the line that called `train`, which called the decorated `start`, which
+    calls this."""
+    warnings.warn(PmtlWarning(sentence), stacklevel=6)
 
 
+@errors_of_own_code((SystemExit,))
 def start(
     config: TrainConfig,
     *,
@@ -163,16 +168,24 @@ def start(
     out = out if team.leader else None
     if out is not None:
         RunFolder.refuse_existing(out)
+    # Reading the data may take minutes: what can be refused without them is refused now.
+    check_model(model or config.model)
+    if algorithm is None and config.algorithm != "auto":
+        build_algorithm(config.algorithm)
+    if config.privacy.sampling is not None:
+        find_scheme(config.privacy.sampling)
+    resolve_device(config.device)
+    config = with_absolute_paths(config)
+    public = PublicInputs.read(config.init, config.share)
     federated = _load(config, show) if data is None else data
     find_metrics(config.metric, federated.task)
     config = replace(
-        with_absolute_paths(config),
+        config,
         data=federated.source or IN_MEMORY,
         seed=config.seed if secret else config.seed or 0,
     )
     begin = secrets.randbits(63) if config.seed is None else config.seed
     begin = int(team.from_leader(torch.tensor([begin])))  # All processes start from one model.
-    public = PublicInputs.read(config.init, config.share)
     sizes = (federated.input_shape, federated.outputs, federated.task)
     flat = build_model(model or config.model, *sizes, begin, public.start, config.frozen)
     about_start = start_warnings(flat.module, public.start or {}) if config.init else []
@@ -235,6 +248,7 @@ def start(
 
 
 @explain_wrong_calls()
+@errors_of_own_code((SystemExit,))
 def resume(
     path: str | Path,
     data: FederatedData | None = None,
@@ -326,7 +340,7 @@ def with_absolute_paths(config: TrainConfig) -> TrainConfig:
 def _warn_if_not_finite(run: Run) -> Run:
     """The run, after a warning if its models are not finite."""
     if run.not_finite is not None:
-        warnings.warn(run.not_finite, RuntimeWarning, stacklevel=3)
+        warnings.warn(run.not_finite, RuntimeWarning, stacklevel=4)
     return run
 
 

@@ -26,6 +26,7 @@ from torch import Tensor
 from pmtl.algorithms import Algorithm
 from pmtl.errors import PmtlError
 from pmtl.messages import RoundMessage, from_bytes
+from pmtl.plugins import error_text
 from pmtl.privacy.grid import GridNoise
 from pmtl.privacy.noise import CPU, Noise, Source, system_source
 from pmtl.privacy.plan import PrivacyPlan
@@ -211,9 +212,9 @@ class Server:
             sound = after.shape == shared.shape and all(
                 kept[key].shape == value.shape for key, value in memory.items()
             )
-        except Exception as error:  # It may be the user's code, and raise anything.
+        except (Exception, SystemExit) as error:  # It may be the user's code, and raise anything.
             raise PmtlError(
-                f"The server of the algorithm {name!r} failed: {type(error).__name__}: {error}."
+                f"The server of the algorithm {name!r} failed: {error_text(error)}."
             ) from error
         if not sound or set(kept) != set(memory):
             raise PmtlError(

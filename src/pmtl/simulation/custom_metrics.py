@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pmtl.errors import PmtlError, kind_of
 from pmtl.models import Task, metric_names, predictions, probabilities
-from pmtl.plugins import find, refuse_options
+from pmtl.plugins import error_text, find, refuse_options
 from pmtl.simulation.measures import ALL, MEASURES, NAMES, measures_of
 
 #: From one client's targets and predictions to a number.
@@ -75,10 +75,10 @@ def client_value(name: str, metric: Metric, task: Task, targets: Tensor, outputs
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # There would be one for each client.
             return float(metric(targets.cpu().numpy(), _predictions(metric, task, outputs)))
-    except Exception as error:  # The user's code may raise anything.
+    except (Exception, SystemExit) as error:  # The user's code may raise anything.
         raise PmtlError(
             f"The metric {name!r} failed for a client with {len(targets)} rows: "
-            f"{type(error).__name__}: {error}."
+            f"{error_text(error)}."
         ) from error
 
 

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from pmtl.engines.base import Trained
 from pmtl.errors import PmtlError
+from pmtl.plugins import error_text
 
 T = TypeVar("T")
 Clients = NDArray[np.int64]
 #: Called with a client that could not be computed, and the error; only the data's owner sees them.
-Failed = Callable[[int, Exception], None]
+Failed = Callable[[int, BaseException], None]
 #: What follows from a failure: in a round, and when models are made at the end.
 COUNTS_AS_ZERO = "It counts as zero."
 NO_MODEL = "It has the shared model, as clients that were never sampled."
@@ -37,7 +38,9 @@ def isolated(
     """
     try:
         return [(clients, work(clients))]
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # The user's code may raise anything, such as SystemExit.
         if not isolate:
             raise
         if len(clients) <= 1:
@@ -46,6 +49,11 @@ def isolated(
             return []
     half = len(clients) // 2
     return [*isolated(clients[:half], work, failed), *isolated(clients[half:], work, failed)]
+
+
+def left_out(clients: Clients, done: Sequence[tuple[Clients, object]]) -> Clients:
+    """The clients for whom `isolated` gave no result, in order."""
+    return np.setdiff1d(clients, np.concatenate([clients[:0], *(some for some, _ in done)]))
 
 
 def checked(made: Tensor, what: str, like: Tensor) -> Tensor:
@@ -82,10 +90,10 @@ def failure_notes(
     `names` are the clients' names, `what` is the word for the failed work ("trained"), and
     `instead` says what follows from it."""
 
-    def failed(client: int, error: Exception) -> None:
+    def failed(client: int, error: BaseException) -> None:
         notify_owner(
             f"Round {round}: client {names[client]!r} could not be {what} "
-            f"({type(error).__name__}: {error}). {instead}"
+            f"({error_text(error)}). {instead}"
         )
 
     return failed

@@ -22,7 +22,7 @@ from pmtl.errors import PmtlError
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.release import Tally
 from pmtl.server import Server, ServerState
-from pmtl.simulation.client_vectors.final_models import alone_weights, final_weights
+from pmtl.simulation.client_vectors.final_models import alone_weights, final_weights, no_vectors
 from pmtl.simulation.client_vectors.store import Store
 from pmtl.simulation.evaluation import Evaluator, Floats, Metrics, Weights
 from pmtl.simulation.fault_isolation import (
@@ -33,6 +33,7 @@ from pmtl.simulation.fault_isolation import (
     checked_training,
     failure_notes,
     isolated,
+    left_out,
 )
 from pmtl.simulation.noise_key import NoiseKey
 from pmtl.simulation.released_metrics import ReleasedMetrics, metric_bounds
@@ -153,7 +154,7 @@ class Simulation:
 
             trains, failure = piece[self._trains[piece]], self._failed("trained", round)
             done = isolated(trains, train, failure, self._production)
-            failed = np.setdiff1d(piece, np.concatenate([piece[:0], *(some for some, _ in done)]))
+            failed = left_out(piece, done)
             # A client that failed keeps its vector, but gets a row like all sampled clients.
             state.store.scatter(failed, state.store.gather(failed))
             for clients, trained in done:
@@ -177,7 +178,8 @@ class Simulation:
 
     def finish(self, state: RunState) -> None:
         """With an exact algorithm, make every client's model from the published values, after the
-        last release. Nothing leaves a client."""
+        last release. Nothing leaves a client. In production a client for whom that fails has the
+        shared model."""
         if not self.algorithm.exact:
             return
         all_clients = self.team.part(np.arange(self.data.m, dtype=np.int64))
@@ -187,8 +189,10 @@ class Simulation:
                 own = self.sites.finish_clients(clients, self._read(state.shared, clients))
                 return checked(own, "vectors", state.store.start.expand(len(clients), -1))
 
-            failure = self._failed("finished", state.round)
-            for clients, own in isolated(piece, solve, failure, self._production):
+            failure = self._failed("given a model of its own", state.round, NO_MODEL)
+            done = isolated(piece, solve, failure, self._production)
+            failed = left_out(piece, done)
+            for clients, own in [*done, (failed, no_vectors(state.store.start, len(failed)))]:
                 self._keep(state, clients, own)
 
     def _keep(self, state: RunState, clients: Ints, own: Tensor) -> None:
@@ -255,7 +259,7 @@ class Simulation:
 
     def final_views(self, state: RunState) -> dict[str, Weights]:
         """`views` after the last round, for the run's result. In production a client for whom
-        `predict` fails has what a client that was never sampled has."""
+        `finish` or `predict` fails has what a client that was never sampled has."""
         views = self.views(state)
         if self._production:
             views["personal"] = final_weights(
@@ -285,7 +289,9 @@ class Simulation:
         """Release the average metrics on validation rows; empty if this is not the leader."""
         if self.released_metrics is None:
             raise PmtlError("No plan was made for metrics: call prepare_metrics first.")
-        views, mine = self.views(state), self.team.part(np.arange(self.data.m, dtype=np.int64))
+        # Clients of an exact algorithm have models after the last round only.
+        views = self.final_views(state) if self.algorithm.exact else self.views(state)
+        mine = self.team.part(np.arange(self.data.m, dtype=np.int64))
         evaluator = Evaluator(self.sites.tensors, self.model, "validation")
         failed = self._failed("measured", state.round)
         values = {}

@@ -3,6 +3,8 @@ zero or has the shared model. Nobody else notices, and only the owner is told.""
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,7 +19,8 @@ from pmtl.models import build_model
 from pmtl.privacy.ledger.ledger import Ledger
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.runs.folder import RunFolder
-from pmtl.simulation import LocalTraining, simulate
+from pmtl.simulation import LocalTraining, Sites, simulate
+from pmtl.simulation.evaluation import Evaluator
 
 #: Own vectors that are longer than this are those of the first client.
 FAR = 20.0
@@ -68,7 +71,13 @@ WRONG = {
     "on another device": lambda sent: sent.to("meta"),
     "no vector": lambda sent: sent.sum(),
     "a failure": lambda sent: sent.reshape(-1, 10**6),
+    "the end of the program": lambda sent: sys.exit(0),
+    "no Exception": lambda sent: ends(asyncio.CancelledError()),
 }
+
+
+def ends(error):
+    raise error
 
 
 @dataclass(frozen=True)
@@ -85,15 +94,19 @@ class Misshapen(Plain):
 
 @pytest.fixture
 def far(small):
-    """The first client's rows are far from all others'."""
-    x = small.x.copy()
-    x[np.concatenate([rows.of(0) for rows in small.splits.values()])] *= 1000
+    """The first client's rows are far from all others', and contradict each other: a third of its
+    targets are another class for the same features, so its gradient is large at every model."""
+    x, y = small.x.copy(), small.y.copy()
+    mine = np.concatenate([rows.of(0) for rows in small.splits.values()])
+    x[mine] = 1000 * x[mine[0]]
+    for rows in small.splits.values():
+        y[rows.of(0)] = np.arange(len(rows.of(0))) % 3 == 0
     splits = np.empty(len(x), dtype="<U10")
     client = np.empty(len(x), dtype=object)
     for name, rows in small.splits.items():
         for number, label in enumerate(small.clients):
             splits[rows.of(number)], client[rows.of(number)] = name, label
-    return pmtl.FederatedData.from_arrays(x, small.y, client.astype(str), splits)
+    return pmtl.FederatedData.from_arrays(x, y, client.astype(str), splits)
 
 
 def produce(data, tmp_path, algorithm, **options):
@@ -106,11 +119,13 @@ def produce(data, tmp_path, algorithm, **options):
     )  # fmt: skip
 
 
-def check_result(run, path):
-    """All files are there; the first client has the shared model, and all others their own."""
+def check_result(run, path, some=all):
+    """All files are there; the first client has the shared model, and all others their own (or
+    some of them, where a client may choose the shared one)."""
     assert {file.name for file in (path / "public").iterdir()} >= PUBLIC
     different = ~torch.isclose(personal(run), shared(run)).all(dim=1)
-    assert different.tolist() == [False] + [True] * (len(run.clients) - 1)
+    assert not different[0]
+    assert some(different[1:].tolist())
     assert torch.equal(personal(pmtl.load_run(path)), personal(run))
     told = (path / "private/notes.txt").read_text()
     assert told.count(f"client {run.clients[0]!r} could not be given a model of its own") == 1
@@ -128,6 +143,50 @@ def test_it_is_so_after_resuming_too(far, tmp_path, monkeypatch):
             produce(far, tmp_path, Factored(), evaluate_every=0)
     run = pmtl.resume(tmp_path / "run", data=far, algorithm=Factored())
     check_result(run, tmp_path / "run")
+
+
+@pytest.fixture
+def unfinished(monkeypatch):
+    """`finish` fails for the first client."""
+    finish = Sites.finish_clients
+
+    def failing(sites, clients, shared):
+        if 0 in clients:
+            raise ValueError("only with this client's data")
+        return finish(sites, clients, shared)
+
+    monkeypatch.setattr(Sites, "finish_clients", failing)
+
+
+@pytest.mark.parametrize(
+    ("model", "algorithm"), [("logistic", "pooling"), ("mlp:hidden=3", "anchored")]
+)
+def test_a_client_whose_finish_fails_has_the_shared_model(
+    model, algorithm, small, tmp_path, unfinished, monkeypatch
+):
+    measure, measured = Evaluator.client_metrics, []
+
+    def measuring(evaluator, weights, clients, *rest):
+        measured.append(weights(np.zeros(1, dtype=np.int64))[0])
+        return measure(evaluator, weights, clients, *rest)
+
+    monkeypatch.setattr(Evaluator, "client_metrics", measuring)
+    run = produce(small, tmp_path, algorithm, model=model, privacy=8.0, local=None)
+    check_result(run, tmp_path / "run", any)
+    alone = pmtl.load_run(tmp_path / "run").views()["alone"](np.arange(small.m))
+    assert alone.isfinite().all()
+    assert (~alone.any(dim=1)).tolist() == [True] + [False] * (small.m - 1)
+    # Released metrics are of the same models.
+    assert len(measured) == 2
+    assert all(torch.equal(weights, shared(run)[0]) for weights in measured)
+
+
+def test_it_is_so_after_resuming_an_exact_algorithm(small, tmp_path, monkeypatch, unfinished):
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "save_result", lambda *given: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            produce(small, tmp_path, "pooling", privacy=8.0, local=None)
+    check_result(pmtl.resume(tmp_path / "run", data=small), tmp_path / "run")
 
 
 def simulated(data, algorithm):
@@ -170,6 +229,12 @@ def test_an_upload_of_another_shape_or_type_counts_as_zero(how, far):
     assert sorted(uploads) == list(range(1, far.m))
     assert len(told) == 1
     assert f"client {far.clients[0]!r} could not be trained" in told[0]
+
+
+def test_ctrl_c_is_nobodys_failure(far, monkeypatch):
+    monkeypatch.setitem(WRONG, "Ctrl-C", lambda sent: ends(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        simulated(far, Misshapen(how="Ctrl-C"))
 
 
 def test_wide_uploads_count_as_they_would_beside_narrow_ones(far):

@@ -121,6 +121,8 @@ class Grid:
                 "A comparison is an experiment: it uses exact metrics of every run, and a ledger "
                 "has no entry for a private choice between runs. Leave the mode out."
             )
+        for seed in self.seeds:
+            replace(self.base, seed=seed)  # Refused now, and not in its run.
         if self.base.privacy.epsilon is not None or self.base.privacy.noise is not None:
             raise PmtlError("A comparison sets ε itself: leave epsilon and noise out of privacy.")
         checked = {name: self._checked(name, values) for name, values in self.axes.items()}

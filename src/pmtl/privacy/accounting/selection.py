@@ -37,9 +37,10 @@ from pmtl.errors import PmtlError
 from pmtl.privacy.accounting import accountant, composition, gaussian, renyi
 from pmtl.privacy.accounting.gaussian import Floats
 from pmtl.privacy.accounting.libraries import load
-from pmtl.privacy.accounting.validation import DEFAULT_SHARE, KIND, metrics_plan
+from pmtl.privacy.accounting.validation import KIND, metrics_plan
 from pmtl.privacy.ledger.events import GaussianEvent
 from pmtl.privacy.plan import PrivacyPlan
+from pmtl.privacy.request import DEFAULT_SHARE
 
 LOGARITHMIC, POISSON = 0.0, math.inf
 MOST_CANDIDATES = 1_000_000

@@ -1,7 +1,7 @@
 """The models that clients have at the end of a production run.
 
-`predict` of an algorithm may fail for one client's vector only. Then this client has what a client
-that was never sampled has, and only the owner of the data is told.
+`finish` or `predict` of an algorithm may fail for one client only. Then this client has what a
+client that was never sampled has, and only the owner of the data is told.
 """
 
 from __future__ import annotations
@@ -32,6 +32,18 @@ def unseen_weights(algorithm: Algorithm, start: Tensor, shared: Tensor) -> Tenso
     return vmap(algorithm.predict)(start.expand(len(shared), -1), shared)
 
 
+def no_vectors(start: Tensor, count: int) -> Tensor:
+    """What `count` clients own for whom `finish` failed [count, own]: −∞ in place of numbers. They
+    have rows like all others, since their absence would be seen in what is saved."""
+    return torch.full_like(start, -torch.inf).expand(count, -1)
+
+
+def _finished(own: Tensor) -> Clients:
+    """The places of the clients for whom `finish` did not fail."""
+    failed = (own == -torch.inf).all(dim=1) & (own.shape[1] > 0)
+    return np.flatnonzero(~failed.cpu().numpy())
+
+
 def final_weights(
     algorithm: Algorithm,
     predictors: Callable[[Tensor, Tensor], Tensor],
@@ -54,7 +66,8 @@ def final_weights(
         # An error of the disk is not caused by a client's data.
         own, shared = store.gather(clients), read(clients)
         otherwise = unseen_weights(algorithm, store.start, shared)
-        return _rows(clients, (own, shared), predictors, otherwise, failed)
+        places = _finished(own) if algorithm.exact else np.arange(len(clients))
+        return _rows(clients, places, (own, shared), predictors, otherwise, failed)
 
     return weights
 
@@ -75,36 +88,37 @@ def alone_weights(algorithm: ExactAlgorithm, store: Store, failed: Failed) -> We
         return torch.cat([each(mine.clone()) for mine in torch.split(own, 1)])
 
     def weights(clients: Clients) -> Tensor:
-        otherwise = zeros.expand(len(clients), -1)
-        return _rows(clients, (store.gather(clients),), alone, otherwise, failed)
+        own, otherwise = store.gather(clients), zeros.expand(len(clients), -1)
+        return _rows(clients, _finished(own), (own,), alone, otherwise, failed)
 
     return weights
 
 
 def _rows(
     clients: Clients,
+    places: Clients,
     given: tuple[Tensor, ...],
     function: Callable[..., Tensor],
     otherwise: Tensor,
     failed: Failed,
 ) -> Tensor:
-    """`function` of the rows of `given` for each client; a client for whom it fails has its row of
-    `otherwise`."""
+    """`function` of the rows of `given` for the clients at these places. All others, and a client
+    for whom it fails, have their rows of `otherwise`."""
 
     def work(places: Clients) -> Tensor:
         some = torch.from_numpy(places)
         made = function(*(part[some.to(part.device)] for part in given))
         return checked(made, "weights", otherwise[: len(places)])
 
-    def tell(place: int, error: Exception) -> None:
+    def tell(place: int, error: BaseException) -> None:
         failed(int(clients[place]), error)
 
-    done = isolated(np.arange(len(clients)), work, tell)
+    done = isolated(places, work, tell)
     if len(done) == 1 and len(done[0][0]) == len(clients):
         return done[0][1]
     rows = otherwise.clone()
-    for places, made in done:
-        rows[torch.from_numpy(places).to(rows.device)] = made
+    for some, made in done:
+        rows[torch.from_numpy(some).to(rows.device)] = made
     return rows
 
 
@@ -112,7 +126,7 @@ def _once(failed: Failed) -> Failed:
     """`failed` for a client's first failure only: weights are computed whenever they are needed."""
     told: set[int] = set()
 
-    def first(client: int, error: Exception) -> Any:
+    def first(client: int, error: BaseException) -> Any:
         if client not in told:
             told.add(client)
             failed(client, error)
