@@ -6,6 +6,7 @@ from pmtl.errors import (
     MAX_MESSAGE_LENGTH,
     PmtlError,
     errors_naming,
+    how_many,
     is_out_of_memory,
     require_package,
 )
@@ -57,3 +58,9 @@ def test_want_of_memory_is_told_from_other_words_about_memory(error, wanting):
 def test_a_package_that_is_not_installed_is_a_sentence():
     with pytest.raises(PmtlError, match="needs it"), require_package("This needs it."):
         import no_such_package  # noqa: F401
+
+
+def test_a_number_and_what_is_counted():
+    assert how_many(0, "row") == "0 rows"
+    assert how_many(1, "row") == "1 row"
+    assert how_many(1000, "shared number") == "1,000 shared numbers"

@@ -58,6 +58,11 @@ def did_you_mean(name: str, known: Iterable[str], most: int = 1) -> str:
     return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
+def how_many(count: int, what: str) -> str:
+    """A number and what is counted, in the plural unless it is 1: 1 row, 1,000 rows."""
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
 def listed(names: Sequence[str], most: int = 12) -> str:
     """Names in quotes: the first `most`, and how many more there are."""
     shown = ", ".join(repr(name) for name in names[:most])

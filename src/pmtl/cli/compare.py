@@ -9,7 +9,7 @@ import typer
 
 from pmtl.algorithms import build_algorithm
 from pmtl.cli import options as opt
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, how_many
 from pmtl.experiments.sweep.grid import Grid, parse_axes
 from pmtl.privacy.request import DEFAULT_EPSILON
 from pmtl.storage import next_numbered, write_text
@@ -147,7 +147,7 @@ def _show(results: dict[str, Any], folder: Path, about_plot: str) -> None:
     for table in comparison_tables(results):
         console.print(table)
     console.print(
-        f"{results['clients']} clients; {over}; ε holds for each "
+        f"{how_many(results['clients'], 'client')}; {over}; ε holds for each "
         "single run. Choosing between runs on these clients' data would cost more.",
         soft_wrap=True,
     )

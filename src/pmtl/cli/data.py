@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from pmtl.cli import options as opt
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, how_many
 from pmtl.spec import parse_spec
 from pmtl.storage import write_text
 
@@ -71,7 +71,10 @@ def schema(
     if out is not None:
         write_text(Path(out), text)
     columns, features = len(found.schema.columns), len(found.schema.feature_names)
-    about = f"{out} describes {columns} columns, which become {features} features."
+    about = (
+        f"{out} describes {how_many(columns, 'column')}, which become "
+        f"{how_many(features, 'feature')}."
+    )
     next_step = f"Next: review {out}, then pmtl train --data {name} --schema {out}"
     lines = (about, next_step) if out else (text.removesuffix("\n"),)
     opt.answer(as_json, {"out": out, **found.schema.to_dict(), "notes": found.notes}, *lines)

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from pmtl.cli import options as opt
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, how_many
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.request import PrivacyRequest
 from pmtl.views.run_view import epsilon_number
@@ -186,8 +186,8 @@ def _meaning(plan: PrivacyPlan, epsilon: float, holds_against: str) -> str:
     factor = f"{math.exp(epsilon):.3g}" if epsilon < 20 else f"e^{epsilon:.0f}, almost no guarantee"
     return (
         "Replacing one client's whole data by any other changes the odds of anything that can be "
-        f"concluded from {plan.rounds} published models by a factor of at most {factor}, except "
-        f"with probability {plan.delta:.3g}. This holds against {holds_against}."
+        f"concluded from {how_many(plan.rounds, 'published model')} by a factor of at most "
+        f"{factor}, except with probability {plan.delta:.3g}. This holds against {holds_against}."
     )
 
 

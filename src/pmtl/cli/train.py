@@ -11,7 +11,7 @@ import typer
 
 from pmtl.cli import options as opt
 from pmtl.cli.shell.completion import completer
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, how_many
 from pmtl.storage import next_numbered
 
 if TYPE_CHECKING:
@@ -185,7 +185,8 @@ def _memory(memory: dict[str, Any] | None) -> list[str]:
     sentence = f"It used at most {peak / 2**20:,.0f} MiB of memory"
     if owned["bytes"]:
         sentence += (
-            f"; the vectors of {owned['clients']:,} clients ({owned['bytes'] / 2**20:,.1f} MiB) "
-            f"were kept {'in memory' if owned['in'] == 'memory' else 'on disk'}"
+            f"; the vectors of {how_many(owned['clients'], 'client')} "
+            f"({owned['bytes'] / 2**20:,.1f} MiB) were kept "
+            f"{'in memory' if owned['in'] == 'memory' else 'on disk'}"
         )
     return [sentence + "."]

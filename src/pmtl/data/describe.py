@@ -11,6 +11,7 @@ from pmtl.data.checks import is_sparse, row_chunks
 from pmtl.data.federated import SPLITS, FederatedData, Split
 from pmtl.data.readers.text import TextRule
 from pmtl.data.schema import Column
+from pmtl.errors import how_many
 
 FEW_CLIENTS = 100
 LARGE_ROWS = 30.0  #: norm of a row above which default step sizes tend to diverge
@@ -93,8 +94,8 @@ def warn_of_few_clients(m: int) -> list[str]:
     if m >= FEW_CLIENTS:
         return []
     return [
-        f"With only {m} clients, hiding one of them needs much noise: expect weak accuracy or weak "
-        "privacy."
+        f"With only {how_many(m, 'client')}, hiding one of them needs much noise: expect weak "
+        "accuracy or weak privacy."
     ]
 
 

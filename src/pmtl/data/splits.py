@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmtl.data.client_names import distinct, encode
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, how_many
 from pmtl.streams import name_keys, uniforms
 
 Parts = NDArray[np.int8]
@@ -177,8 +177,10 @@ def _keep_clients(
         if number is None:
             continue
         if not 1 <= number <= len(kept):
+            are = "is" if len(kept) == 1 else "are"
             raise PmtlError(
-                f"{name}={number} was asked for, but there are {len(kept)} clients"
+                f"{name}={number} was asked for, but there {are} "
+                + how_many(len(kept), "client")
                 + (f" with at least {min_rows} rows." if min_rows > 1 else ".")
             )
         if name == "largest":

@@ -13,7 +13,7 @@ from typing import Any
 
 from pmtl import storage as files
 from pmtl._version import __version__
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, how_many
 from pmtl.export.usage import Subject, how_to_use, inline
 from pmtl.runs.result import Run
 from pmtl.views.frames import flat_row
@@ -81,7 +81,8 @@ def _details(run: Run, subject: Subject) -> str:
         f"{run.privacy.adjacency}",
         "reads": f"`rows`: float32, any number of rows of shape {list(facts.input_shape)}"
         if subject.columns is None
-        else f"{len(subject.columns.features)} columns of a table, by name; any number of rows",
+        else f"{how_many(len(subject.columns.features), 'column')} of a table, by name; any "
+        "number of rows",
         "answers": _answers(run, subject),
     }
     return _table(rows, "---")
@@ -100,11 +101,15 @@ def _answers(run: Run, subject: Subject) -> str:
 
 def _data(run: Run) -> str:
     facts = run.facts
-    kinds = {"classification": "classes", "multilabel": "labels", "regression": "numbers"}
+    kinds = {
+        "classification": f"{facts.outputs} classes",
+        "multilabel": how_many(facts.outputs, "label"),
+        "regression": how_many(facts.outputs, "number"),
+    }
     return (
-        f"{len(facts.clients):,} clients with rows of shape {list(facts.input_shape)}, and "
-        f"{facts.outputs} {kinds[facts.task]} to predict. The rows stayed with the clients, and "
-        "this card says nothing about them."
+        f"{how_many(len(facts.clients), 'client')} with rows of shape {list(facts.input_shape)}, "
+        f"and {kinds[facts.task]} to predict. The rows stayed with the clients, "
+        "and this card says nothing about them."
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from pmtl.errors import how_many
 from pmtl.options import declared
 from pmtl.planning import sizes
 from pmtl.planning.payoff import ALONE, MODERATE, READABLE_VOTE_NOISE, SHARE
@@ -22,8 +23,8 @@ _DEFAULT = " The default method ({}) needs neither rounds nor clip."
 def recommendation(plan: Plan, method: str | None) -> str:
     """The advice, its reasons, and what would change it; `method` is the model's default one."""
     head = (
-        f"With {plan.privacy.clients:,} clients and {plan.numbers:,} shared "
-        f"{'number' if plan.numbers == 1 else 'numbers'} at ε = {epsilon_number(plan.epsilon)}: "
+        f"With {how_many(plan.privacy.clients, 'client')} and "
+        f"{how_many(plan.numbers, 'shared number')} at ε = {epsilon_number(plan.epsilon)}: "
     )
     if math.isinf(plan.epsilon):
         return (

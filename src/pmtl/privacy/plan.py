@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, how_many
 from pmtl.privacy.sampler import Sampler
 from pmtl.privacy.sampling import SamplingScheme
 from pmtl.privacy.schemes import Recorded, find_scheme, is_library_scheme
@@ -76,8 +76,8 @@ class PrivacyPlan:
             object.__setattr__(self, name, number_of(getattr(self, name), words))
         if self.cohort > self.clients:
             raise PmtlError(
-                f"A cohort of {self.cohort} cannot be drawn from {self.clients} clients: "
-                f"choose a cohort between 1 and {self.clients}."
+                f"A cohort of {self.cohort} cannot be drawn from "
+                f"{how_many(self.clients, 'client')}: choose a cohort between 1 and {self.clients}."
             )
         if not isinstance(self.sampling, str) or is_library_scheme(self.sampling):
             object.__setattr__(self, "chance", None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pmtl import storage as files
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, how_many
 from pmtl.report.page.charts import loss_rows
 from pmtl.report.plots import make_axes
 from pmtl.runs.folder import RunFolder
@@ -35,7 +35,9 @@ def draw_curve(run: Run) -> Path | None:
         axes.errorbar(*zip(*points, strict=True), yerr=noise, marker=marker, ms=3, label=name)
     axes.set_ylim(bottom=0)
     axes.set(xlabel="round", ylabel="mean loss")
-    axes.set_title(f"{run.facts.algorithm}, {len(run.clients):,} clients", fontsize="medium")
+    axes.set_title(
+        f"{run.facts.algorithm}, {how_many(len(run.clients), 'client')}", fontsize="medium"
+    )
     axes.grid(alpha=0.25)
     axes.legend(frameon=False)
     path = RunFolder(run.path).public / NAME

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pmtl.errors import PmtlError, require_package
+from pmtl.errors import PmtlError, how_many, require_package
 from pmtl.storage import disk_errors
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def plot_plan(plan: Plan, path: str | Path) -> None:
         axes.annotate(name, (m, offer.numbers), (6, 0), **style)
     axes.set(xscale="log", yscale="log", xlabel="clients", ylabel="shared numbers that pay")
     axes.axvline(m, color="0.7", lw=0.8)
-    axes.set_title(f"{m:,} clients, ε = {plan.epsilon:.4g}: below a line, sharing pays")
+    axes.set_title(f"{how_many(m, 'client')}, ε = {plan.epsilon:.4g}: below a line, sharing pays")
     axes.grid(alpha=0.25)
     if plan.noise > 0:
         title = "common to all clients"
@@ -71,7 +71,9 @@ def plot_comparison(results: dict[str, Any], path: Path) -> None:
         axes.errorbar(x, means, deviations, marker="o", capsize=3, label=method)
     axes.set_xlabel("ε (client-level, replace-one; smaller is more private)")
     value_axis(axes, f"test {metric}", metric == "accuracy")
-    axes.set_title(f"{results['clients']} clients, mean ± standard deviation over seeds")
+    axes.set_title(
+        f"{how_many(results['clients'], 'client')}, mean ± standard deviation over seeds"
+    )
     axes.grid(alpha=0.25)
     axes.legend(frameon=False)
     _save(axes, path)

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pmtl.errors import how_many
 from pmtl.privacy.accounting.libraries import load
 
 Floats = NDArray[np.float64]
@@ -234,8 +235,7 @@ def difference(paired: Paired, where: str) -> str:
         )
     for name, count in ((paired.view, paired.diverged), (paired.other, paired.other_diverged)):
         if count:
-            clients = "1 client" if count == 1 else f"{count} clients"
-            words += f" {_first(name)} diverged for {clients}, left out here."
+            words += f" {_first(name)} diverged for {how_many(count, 'client')}, left out here."
     return words
 
 

@@ -19,7 +19,7 @@ from pmtl._version import __version__
 from pmtl.data import Bounds, FederatedData, Schema
 from pmtl.data.readers.text import TextRule
 from pmtl.data.targets import Task
-from pmtl.errors import PmtlError, PmtlWarning, errors_naming
+from pmtl.errors import PmtlError, PmtlWarning, errors_naming, how_many
 from pmtl.models import FlatModel, build_model
 from pmtl.plugins import add_folder, check_signature, named_code, warn_of_other_module
 from pmtl.privacy.ledger.events import GaussianEvent, from_list, to_list
@@ -203,7 +203,7 @@ def check_data(data: FederatedData, facts: RunFacts, key: bytes = b"") -> None:
     """Refuse data other than what the run was trained on; `key` is the key of its digests."""
     if tuple(data.clients) != facts.clients:
         raise PmtlError(
-            f"This data has {data.m} clients, which are not the {len(facts.clients)} clients of "
+            f"This data has {how_many(data.m, 'client')}, other than the {len(facts.clients)} of "
             "the run: a federation may not change during a run."
         )
     names = None if data.feature_names is None else tuple(data.feature_names)

@@ -18,7 +18,7 @@ from pmtl.billboard import Billboard
 from pmtl.data import Bounds, FederatedData, Scaling, Schema, Split, load
 from pmtl.data.readers.text import TextRule
 from pmtl.data.schema.inputs import Inputs
-from pmtl.errors import PmtlError, PmtlWarning
+from pmtl.errors import PmtlError, PmtlWarning, how_many
 from pmtl.models import FlatModel
 from pmtl.prediction.models import Models
 from pmtl.prediction.predicting import Predicting
@@ -337,6 +337,7 @@ def _public_parts(facts: RunFacts) -> Iterator[str]:
         if file := facts.public_files.get(role):
             yield text.PUBLIC_FILE.format(what=what, file=file["file"], sha256=file["sha256"])
     if facts.share is not None and facts.shares:
+        numbers = how_many(facts.shared_numbers or 0, "number")
         yield text.SHARED_PART.format(
-            share=facts.share, numbers=facts.shared_numbers, parameters=facts.parameters
+            share=facts.share, numbers=numbers, parameters=facts.parameters
         )

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pmtl import storage as files
 from pmtl.engines.process import graceful_stop, peak_resident_bytes
-from pmtl.errors import Interrupted, PmtlError
+from pmtl.errors import Interrupted, PmtlError, how_many
 from pmtl.privacy.accounting.validation import KIND
 from pmtl.runs.budget import Budget, Published
 from pmtl.runs.callbacks import Callback, Event, call
@@ -98,7 +98,8 @@ def run_to_end(
             ends = team.agree(not better)
             failed = call(mine, "on_round", event, ends)
             if ends:
-                facts = replace(facts, stopped=_STOPPED.format(config.patience, state.round))
+                waited_for = how_many(config.patience or 0, "evaluation")
+                facts = replace(facts, stopped=_STOPPED.format(waited_for, state.round))
                 if budget is not None:
                     budget.charge_remaining(state.round)
                 break
@@ -280,7 +281,7 @@ def _validation(
     return {} if exact is None else {"validation": exact}
 
 
-_STOPPED = "The released loss was not lower for {} evaluations, after round {}."
+_STOPPED = "The released loss was not lower for {}, after round {}."
 
 
 def _has_not_improved(metrics: list[dict[str, Any]], patience: int) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pmtl.errors import PmtlError, kind_of
+from pmtl.errors import PmtlError, how_many, kind_of
 from pmtl.models import Task, metric_names, predictions, probabilities
 from pmtl.plugins import error_text, find, refuse_options
 from pmtl.simulation.measures import ALL, MEASURES, NAMES, measures_of
@@ -77,7 +77,7 @@ def client_value(name: str, metric: Metric, task: Task, targets: Tensor, outputs
             return float(metric(targets.cpu().numpy(), _predictions(metric, task, outputs)))
     except (Exception, SystemExit) as error:  # The user's code may raise anything.
         raise PmtlError(
-            f"The metric {name!r} failed for a client with {len(targets)} rows: "
+            f"The metric {name!r} failed for a client with {how_many(len(targets), 'row')}: "
             f"{error_text(error)}."
         ) from error
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, how_many
 from pmtl.views import html
 from pmtl.views.frames import columns_of, flat_row, make_frame
 
@@ -41,7 +41,7 @@ class RunView:
         run: Any = self
         place = "in memory" if run.path is None else f"in {run.path}"
         cost = epsilon_text(run.privacy.epsilon, run.privacy.delta)
-        clients = "1 client" if len(run.clients) == 1 else f"{len(run.clients):,} clients"
+        clients = how_many(len(run.clients), "client")
         return f"<{_title(run)}, {clients}, {cost}, {place}>"
 
     def _repr_html_(self) -> str:

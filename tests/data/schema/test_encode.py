@@ -162,7 +162,7 @@ def from_csv(table):
 def test_a_row_that_training_drops_is_refused():
     schema = Schema((Column("a", missing="drop"), Column("b")))
     assert schema.encode({"b": [2, 2], "a": [1, 1]}).tolist() == [[1, 2], [1, 2]]
-    with pytest.raises(PmtlError, match=r"1 rows .*row 1,.*leaves rows out"):
+    with pytest.raises(PmtlError, match=r"1 row .*row 1,.*leaves rows out"):
         schema.encode({"b": [2, 2], "a": [1, None]})
 
 

@@ -8,7 +8,7 @@ from typing import Self
 
 from pmtl.algorithms.default.exact import Sizes
 from pmtl.algorithms.default.voting import VotingAlgorithm
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, how_many
 from pmtl.linear_sharing import LinearSizes
 from pmtl.models.linear import candidates
 from pmtl.models.linear.target import BINS
@@ -118,13 +118,16 @@ class PoolingBase(VotingAlgorithm):
             or _layer(self.sizes).all_can_be_shared(self._strength)
         ):
             return None
-        only = f"the {self.sizes.outputs:,} intercepts"
+        only = "the intercept"
+        if self.sizes.outputs > 1:
+            only = f"the {self.sizes.outputs:,} intercepts"
         if self.share == "answers":
             only = f"a map of the {self.sizes.outputs:,} answers of the public head"
         if self.frequent:
             only += f", the {self.frequent:,} slopes of columns and classes in most use"
         return (
-            f"{clients} clients at this ε are too few to share {self.sizes.columns:,} × "
+            f"{how_many(clients, 'client')} at this ε {'is' if clients == 1 else 'are'} too few "
+            f"to share {self.sizes.columns:,} × "
             f"{self.sizes.outputs:,} weights: only {only} and the strength of the penalties are "
             "shared. Fewer columns, more clients or a larger ε would change that (pmtl plan)."
         )

@@ -13,7 +13,7 @@ import typer
 
 from pmtl.cli import options as opt
 from pmtl.cli.ledger.text import accounts_of, print_summary, summary_of
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, how_many
 from pmtl.options import declared
 from pmtl.privacy.request import PrivacyRequest
 from pmtl.views.run_view import epsilon_number
@@ -59,8 +59,8 @@ def create(
         opt.answer(
             as_json,
             {"ledger": str(ledger.path), "clients": ledger.clients},
-            f"{ledger.path} is the ledger of {ledger.clients} clients. Nothing is spent yet; set a "
-            f"limit with: pmtl ledger cap {path} --epsilon 2",
+            f"{ledger.path} is the ledger of {how_many(ledger.clients, 'client')}. Nothing is "
+            f"spent yet; set a limit with: pmtl ledger cap {path} --epsilon 2",
         )
 
 
@@ -88,7 +88,7 @@ def clients(
             opt.warn(sentence)
         ledger.name_clients()
         known = {"ledger": str(ledger.path), "clients": ledger.clients}
-        now = f"{ledger.path} now has these {ledger.clients} clients"
+        now = f"{ledger.path} now has {how_many(ledger.clients, 'client')}"
         changed = f"{joined} joined, {left} left."
         opt.answer(as_json, known | {"joined": joined, "left": left}, f"{now}: {changed}")
 
@@ -117,8 +117,8 @@ def charge(
         return
     models, metrics = done["charged"].get("training", 0), done["charged"].get("validation", 0)
     typer.echo(
-        f"Charged {models} models and {metrics} metrics of {run} afterwards; {path} is its ledger "
-        "now."
+        f"Charged {how_many(models, 'model')} and {how_many(metrics, 'metric')} of {run} "
+        f"afterwards; {path} is its ledger now."
     )
     for cap in done["passed"]:
         opt.warn(

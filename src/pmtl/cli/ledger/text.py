@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pmtl.cli.options import console, print_table
+from pmtl.errors import how_many
 from pmtl.views.run_view import epsilon_number
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def print_summary(summary: dict[str, Any]) -> None:
     gone = summary["clients_ever"] - summary["clients"]
     left = f" and {gone} that left" if gone else ""
     _say(
-        f"{summary['path']}: {summary['clients']} clients{left} "
+        f"{summary['path']}: {how_many(summary['clients'], 'client')}{left} "
         f"(population {summary['population'][:12]}), begun {summary['created'][:19]} UTC, "
         f"{summary['entries']} entries, verified."
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pmtl.cli import options as opt
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, how_many
 
 if TYPE_CHECKING:
     from pmtl.runs.result import Run
@@ -92,8 +92,8 @@ def _without_value(run: Run, scores: dict[str, Any]) -> list[str]:
             missing = there - values.get(f"{name}_clients", there)
             if missing:
                 sentences.append(
-                    f"{missing:,} of {there:,} clients with {split} rows have no {name}, because "
-                    f"{why}."
+                    f"{missing:,} of {there:,} clients with {split} rows "
+                    f"{'has' if missing == 1 else 'have'} no {name}, because {why}."
                 )
     return sentences
 
@@ -110,7 +110,9 @@ def _per_client(run: Run, metric: str | None, split: str, out: str | None, as_js
         opt.print_json({"split": split, "out": out, "clients": clients})
         return
     if out is not None:
-        typer.echo(f"The measures of {len(run.clients):,} clients on {split} rows are in {out}.")
+        typer.echo(
+            f"The measures of {how_many(len(run.clients), 'client')} on {split} rows are in {out}."
+        )
         return
     cells = [
         ["" if v != v else f"{v:.4f}" if isinstance(v, float) else str(v) for v in line]

@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from pmtl.cli import options as opt
+from pmtl.errors import how_many
 
 
 def predict(
@@ -71,15 +72,15 @@ def _sentence(summary: dict[str, Any], client: str | None) -> str:
     own, new, refused = (summary[key] for key in ("clients", "rows_of_new_clients", "rows_refused"))
     answered = summary["rows"] - refused
     if not answered:
-        return f"None of the {refused:,} rows has an answer in {summary['out']}."
+        none = "The one row has no" if refused == 1 else f"None of the {refused:,} rows has an"
+        return f"{none} answer in {summary['out']}."
     if client is not None:
         who = f" of client {client}"
     elif not own:
         who = " of the shared model"
     else:
-        plural = "s" if own > 1 else ""
         kind = "the shared model for " if summary["model"] == "shared" else ""
-        who = f" of {kind}{own:,} client{plural}"
+        who = f" of {kind}{how_many(own, 'client')}"
     verb = "prediction{} is" if answered == 1 else "predictions{} are"
     parts = [f"{answered:,} {verb.format(who)} in {summary['out']}."]
     if new and own:
@@ -87,5 +88,8 @@ def _sentence(summary: dict[str, Any], client: str | None) -> str:
     if refused:
         rows = ", ".join(map(str, summary["first_refused"][:5]))
         more = " …" if refused > 5 else ""
-        parts.append(f"{refused:,} rows have no answer (counting from 0: {rows}{more}).")
+        have = "has" if refused == 1 else "have"
+        parts.append(
+            f"{how_many(refused, 'row')} {have} no answer (counting from 0: {rows}{more})."
+        )
     return " ".join(parts)

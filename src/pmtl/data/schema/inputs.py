@@ -20,7 +20,7 @@ from pmtl.data.readers.cells import Table, number_rows, texts
 from pmtl.data.readers.text import Bags, TextRule, frequencies
 from pmtl.data.schema.rows import encode_new_rows
 from pmtl.data.schema.schema import Schema
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, how_many
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Inputs:
             wanted = tuple(name for name in table.names if name not in others)
             if (len(wanted),) != self.shape:
                 raise PmtlError(
-                    f"{table.where} has {len(wanted)} columns of features, but the model reads "
-                    f"{self.shape}, and training gave them no names."
+                    f"{table.where} has {how_many(len(wanted), 'column')} of features, but the "
+                    f"model reads {self.shape}, and training gave them no names."
                 )
         find_columns(table, wanted)
         return wanted

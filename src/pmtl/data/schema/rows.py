@@ -12,7 +12,7 @@ from pmtl.data.readers.cells import Table, clients_and_splits, concat
 from pmtl.data.readers.columns import Columns
 from pmtl.data.schema.encode import Encoder
 from pmtl.data.schema.schema import Schema
-from pmtl.errors import PmtlError, PublicError
+from pmtl.errors import PmtlError, PublicError, how_many
 
 STATED_PUBLIC = (
     "The columns were described by a schema, which the user states is public. It must not come "
@@ -97,9 +97,9 @@ def encode_new_rows(
     if not lenient and not usable.all():
         dropped = np.flatnonzero(~usable)
         raise PmtlError(
-            f"{where} has {len(dropped)} rows (first row {first + dropped[0]}, counting from 0) "
-            "with an empty cell for which the schema leaves rows out: fill it in, or remove these "
-            "rows."
+            f"{where} has {how_many(len(dropped), 'row')} (first row {first + dropped[0]}, "
+            "counting from 0) with an empty cell for which the schema leaves rows out: fill it in, "
+            "or remove these rows."
         )
     return x, usable
 

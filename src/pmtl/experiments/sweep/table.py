@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pmtl.errors import how_many
 from pmtl.report.tables import filled_cells
 from pmtl.spec import parse_spec, unknown
 from pmtl.views import html
@@ -20,13 +21,18 @@ class Comparison(dict[str, Any]):
     def __repr__(self) -> str:
         algorithms = ", ".join(dict.fromkeys(row["algorithm"] for row in self["summary"]))
         runs, clients = len(self["runs"]), self["clients"]
-        return f"<Comparison of {algorithms}: {runs} runs, {clients:,} clients>"
+        return (
+            f"<Comparison of {algorithms}: {how_many(runs, 'run')}, {how_many(clients, 'client')}>"
+        )
 
     def _repr_html_(self) -> str:
         tables = [html.table(*each) for each in filled_cells(self)]
         sentences = self["verdict"]["sentence"].split("\n")
         paragraphs = [html.paragraph(sentence) for sentence in sentences]
-        title = f"Comparison of {len(self['runs'])} runs on {self['clients']:,} clients"
+        title = (
+            f"Comparison of {how_many(len(self['runs']), 'run')} on "
+            f"{how_many(self['clients'], 'client')}"
+        )
         return html.block(title, *paragraphs, *tables)
 
     def lines(self) -> list[dict[str, Any]]:

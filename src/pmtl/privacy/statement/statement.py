@@ -161,11 +161,12 @@ def make_statement(
     if guarantees:
         report["epsilon"] = guarantees[0].epsilon
     released = count_of_kind(charged, KIND)
+    everybody = "the one client" if plan.clients == 1 else f"each of the {plan.clients} clients"
     return Statement(
         epsilon=report["epsilon"],
         delta=plan.delta,
         adjacency=ADJACENCY,
-        unit=f"each of the {plan.clients} clients, with the whole of its data set. Neighbouring "
+        unit=f"{everybody}, with the whole of its data set. Neighbouring "
         "federations differ in one client's data set, replaced by any other.",
         adversary=adversary,
         sampling=plan.sampling if shares else "none",

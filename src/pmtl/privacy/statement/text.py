@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pmtl.errors import how_many
 from pmtl.privacy.plan import PrivacyPlan
 from pmtl.privacy.statement.meaning import FALSE_ALARMS
 
@@ -43,7 +44,7 @@ OWN_ALGORITHM = (
     "pure: they remember nothing from one client to the next, and leave their arguments unchanged."
 )
 SHARED_PART = (
-    "Which part of the model is shared ({share}: {numbers:,} numbers, of {parameters:,} weights "
+    "Which part of the model is shared ({share}: {numbers}, of {parameters:,} weights "
     "that are trained): treated as public, so chosen without looking at the clients' data. Only "
     "this part was uploaded, clipped and published with noise; nothing else left a client."
 )
@@ -268,11 +269,12 @@ def mechanism(statement: Statement) -> str:
     if statement.metrics is not None:
         released = PrivacyPlan.from_dict(statement.metrics)
         metrics = (
-            f" Average metrics of all clients were released {released.rounds} times, with noise of "
-            f"standard deviation {released.noise_std:.4g} on an average accuracy (noise multiplier "
+            f" Average metrics of all clients were released {how_many(released.rounds, 'time')}, "
+            f"with noise of standard deviation {released.noise_std:.4g} on an average accuracy "
+            "(noise multiplier "
             f"{released.noise_multiplier:.4g}); they are paid for in the ε above."
         )
-    rounds = f"{plan.rounds} rounds"
+    rounds = how_many(plan.rounds, "round")
     if statement.releases is not None:
         rounds = f"{plan.rounds} releases of equal price ({statement.releases})"
     return (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from pmtl.errors import how_many
 from pmtl.privacy.plan import PrivacyPlan, default_delta
 
 #: The share of empty rounds and the noise on an average accuracy from which there is a warning.
@@ -15,8 +16,9 @@ def warn_of_delta(plan: PrivacyPlan) -> str | None:
     if plan.delta < 1 / plan.clients or not plan.private:
         return None
     return (
-        f"Delta is {plan.delta:.3g}. With {plan.clients} clients, {1 / plan.clients:.3g} or more "
-        "would allow publishing the data of one random client: the default is "
+        f"Delta is {plan.delta:.3g}. With {how_many(plan.clients, 'client')}, "
+        f"{1 / plan.clients:.3g} or more would allow publishing the data of one random client: "
+        "the default is "
         f"{default_delta(plan.clients):.3g}."
     )
 
@@ -58,8 +60,9 @@ def warn_if_noise_exceeds_signal(
     if ratio < 2:
         return None
     return (
-        f"The noise is likely to drown the shared model: with {parameters:,} shared parameters it "
-        f"has {ratio:.3g} times the norm of anything that {plan.clients} clients can upload in "
-        f"{plan.rounds} rounds at this ε. Use a smaller model, fixed features with a linear head, "
+        "The noise is likely to drown the shared model: with "
+        f"{how_many(parameters, 'shared parameter')} it has {ratio:.3g} times the norm of anything "
+        f"that {how_many(plan.clients, 'client')} can upload in {how_many(plan.rounds, 'round')} "
+        "at this ε. Use a smaller model, fixed features with a linear head, "
         "more clients, or a larger ε; otherwise only the clients' own training is useful."
     )

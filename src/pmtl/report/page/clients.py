@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pmtl.errors import how_many
 from pmtl.report.verdict import ALONE, Floats, named
 
 #: The most clients that a chart shows one by one.
@@ -41,12 +42,13 @@ class Clients:
         """A description of the chart."""
         even = self.clients - self.gain - self.lose
         lines = [
-            f"Of {self.clients:,} clients, {self.gain:,} have a lower loss with {named(self.ours)} "
-            f"than with {named(self.other)} on {self.rows} rows, {self.lose:,} a higher one"
+            f"Of {how_many(self.clients, 'client')}, {self.gain:,} "
+            f"{'has' if self.gain == 1 else 'have'} a lower loss with {named(self.ours)} than with "
+            f"{named(self.other)} on {self.rows} rows, {self.lose:,} a higher one"
             + (f", and {even:,} the same." if even else "."),
-            f"The worst tenth ({self.worst:,} clients with the highest loss of {named(self.ours)}) "
-            f"has a mean loss of {self.worst_loss:.4g}; with {named(self.other)} the same clients "
-            f"have {self.worst_other:.4g}.",
+            f"The worst tenth ({how_many(self.worst, 'client')} with the highest loss of "
+            f"{named(self.ours)}) has a mean loss of {self.worst_loss:.4g}; with "
+            f"{named(self.other)} the same clients have {self.worst_other:.4g}.",
         ]
         if self.left_out:
             lines.append(f"Clients without {self.rows} rows or a finite loss: {self.left_out:,}.")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pmtl import storage as files
-from pmtl.errors import PmtlError
+from pmtl.errors import PmtlError, how_many
 from pmtl.report.page.charts import Chart, score_chart
 from pmtl.report.page.part import Part
 from pmtl.report.tables import (
@@ -80,8 +80,8 @@ def read_comparison(path: Path) -> ComparisonPart:
         tables.append(Table("What choosing between settings would cost", *prices))
     sentences = [
         *results["verdict"]["sentence"].split("\n"),
-        f"{results['clients']} clients; ε holds for each single run. Choosing between runs on "
-        "these clients' data would cost more.",
+        f"{how_many(results['clients'], 'client')}; ε holds for each single run. Choosing "
+        "between runs on these clients' data would cost more.",
         *chosen_notes(results),
         selection_note(results),
     ]
