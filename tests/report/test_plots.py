@@ -62,6 +62,8 @@ def test_a_comparison_is_drawn_without_what_diverged(tmp_path, recwarn):
     ]
     plots.plot_comparison({"metric": "rmse", "clients": 9, "chosen": chosen}, tmp_path / "c.png")
     assert (tmp_path / "c.png").stat().st_size > 0
+    none = {"metric": "rmse", "clients": 9, "chosen": chosen[1:]}
+    plots.plot_comparison(none, tmp_path / "none.png")
     assert not [str(w.message) for w in recwarn]
 
 

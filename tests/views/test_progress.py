@@ -54,6 +54,16 @@ def test_outside_of_a_notebook_the_bar_is_on_standard_error(capsys):
     assert shown.out == ""
 
 
+def test_only_a_bar_with_a_total_stays(capsys):
+    with progress_bar("pricing", None):
+        pass
+    assert "pricing" not in capsys.readouterr().err
+    with progress_bar("predicting", None) as bar:
+        bar.expect(1)
+        bar.advance()
+    assert "1/1" in capsys.readouterr().err
+
+
 def test_what_a_bar_says_is_escaped(monkeypatch):
     shown = []
 

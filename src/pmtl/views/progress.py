@@ -96,6 +96,8 @@ def progress_bar(what: str, total: int | None, done: int = 0, show: bool = True)
     )
     with rich.Progress(*columns, console=Console(stderr=True)) as display:
         yield Bar(display, display.add_task(what, total=total, completed=done, note=""))
+        # A bar without a total never looks complete, so it disappears.
+        display.live.transient = display.tasks[0].total is None
 
 
 @contextmanager
