@@ -171,7 +171,7 @@ def test_a_client_whose_finish_fails_has_the_shared_model(
         return measure(evaluator, weights, clients, *rest)
 
     monkeypatch.setattr(Evaluator, "client_metrics", measuring)
-    run = produce(small, tmp_path, algorithm, model=model, privacy=8.0, local=None)
+    run = produce(small, tmp_path, algorithm, model=model, privacy=1000.0, local=None)
     check_result(run, tmp_path / "run", any)
     alone = pmtl.load_run(tmp_path / "run").views()["alone"](np.arange(small.m))
     assert alone.isfinite().all()
@@ -185,7 +185,7 @@ def test_it_is_so_after_resuming_an_exact_algorithm(small, tmp_path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "save_result", lambda *given: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            produce(small, tmp_path, "pooling", privacy=8.0, local=None)
+            produce(small, tmp_path, "pooling", privacy=1000.0, local=None)
     check_result(pmtl.resume(tmp_path / "run", data=small), tmp_path / "run")
 
 
