@@ -78,7 +78,7 @@ ARGUMENTS = [
     ({"privacy": np.nan}, "epsilon must be a number, but nan"),
     ({"privacy": {"eps": 2}}, "Did you mean 'epsilon'"),
     ({"local": 0.1}, "local must be a LocalTraining or a mapping"),
-    ({"local": {"lr": "fast"}}, "lr of local must be float"),
+    ({"local": {"lr": "fast"}}, "lr of local must be a number"),
     ({"epsilon": 2}, r'no argument .epsilon.: privacy has it: write privacy=\{"epsilon": …\}'),
     ({"lr": 0.1}, r'no argument .lr.: local has it: write local=\{"lr": …\}'),
     ({"client": "hospital"}, r"no argument .client.: make a federation of a frame first"),
