@@ -76,7 +76,9 @@ def schema(
         f"{out} describes {how_many(columns, 'column')}, which become "
         f"{how_many(features, 'feature')}."
     )
-    next_step = f"Next: review {out}, then pmtl train --data {quote(name)} --schema {quote(out)}"
+    next_step = (
+        f"Next: review {out}, then pmtl train --data {quote(name)} --schema {quote(str(out))}"
+    )
     lines = (about, next_step) if out else (text.removesuffix("\n"),)
     opt.answer(as_json, {"out": out, **found.schema.to_dict(), "notes": found.notes}, *lines)
 

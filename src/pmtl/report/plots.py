@@ -75,7 +75,8 @@ def plot_comparison(results: dict[str, Any], path: Path) -> None:
         f"{how_many(results['clients'], 'client')}, mean ± standard deviation over seeds"
     )
     axes.grid(alpha=0.25)
-    axes.legend(frameon=False)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False)
     _save(axes, path)
 
 
