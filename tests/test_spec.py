@@ -71,10 +71,10 @@ def test_values_that_are_no_text_are_taken_as_they_are():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"count": "3.5"}, "count of thing must be int, but '3.5' was given"),
-        ({"share": "half"}, "share of thing must be float, but 'half' was given"),
-        ({"on": "yes"}, "on of thing must be bool, but 'yes' was given"),
-        ({"limit": "none"}, "limit of thing must be int, but 'none' was given"),
+        ({"count": "3.5"}, "count of thing must be a whole number, but '3.5' was given"),
+        ({"share": "half"}, "share of thing must be a number, but 'half' was given"),
+        ({"on": "yes"}, "on of thing must be true or false, but 'yes' was given"),
+        ({"limit": "none"}, "limit of thing must be a whole number, but 'none' was given"),
         ({"shar": "1"}, "There is no option of thing named 'shar'. Did you mean 'share'?"),
     ],
 )

@@ -249,6 +249,9 @@ def _hints(build: Callable[..., Any]) -> dict[str, Any]:
         return guessed
 
 
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
+
+
 def _coerce(value: Any, kind: Any, where: str) -> Any:
     if not isinstance(value, str):
         return value
@@ -265,5 +268,5 @@ def _coerce(value: Any, kind: Any, where: str) -> Any:
                 continue
     if str in kinds or not {int, float, bool} & set(kinds):
         return value
-    names = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
+    names = " or ".join(_WORDS.get(kind, kind.__name__) for kind in kinds if kind is not type(None))
     raise PmtlError(f"The option {where} must be {names}, but {value!r} was given.")

@@ -256,7 +256,7 @@ def test_constants_that_are_negative_or_no_numbers_are_refused_in_a_sentence(nam
                 make(name, **{constant: value})
         with pytest.raises(PmtlError, match=f"{constant} must be a finite number"):
             build_algorithm(f"{name}:{constant}=nan")
-        with pytest.raises(PmtlError, match=f"{constant} of algorithm {name} must be float"):
+        with pytest.raises(PmtlError, match=f"{constant} of algorithm {name} must be a number"):
             build_algorithm(f"{name}:{constant}=much")
         assert getattr(make(name, **{constant: 0.0}), constant) == 0
 

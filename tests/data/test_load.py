@@ -34,7 +34,7 @@ def test_options_in_the_spec_and_as_keywords(path):
 def test_unknown_options_and_wrong_values(path):
     with pytest.raises(PmtlError, match=r"data.npz.*'client'.*'clients'.*min_rows"):
         load(f"{path}:client=who")
-    with pytest.raises(PmtlError, match=r"min_rows of data.npz must be int"):
+    with pytest.raises(PmtlError, match=r"min_rows of data.npz must be a whole number"):
         load(f"{path}:min_rows=few")
     with pytest.raises(PmtlError, match="no task 'classify'"):
         load(f"{path}:task=classify")

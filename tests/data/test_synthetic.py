@@ -81,7 +81,7 @@ def test_noise_blurs_labels():
         ("alpha=nan", "alpha of synthetic"),
         ("noise=inf", "noise of synthetic"),
         ("task=poetry", "no task 'poetry'"),
-        ("clients=many", "must be int"),
+        ("clients=many", "must be a whole number"),
         ("client=3", "'client'.*'clients'"),
     ],
 )

@@ -72,7 +72,9 @@ def test_an_unknown_model_is_answered_with_its_neighbour_and_all_that_exist():
     assert all(name in str(refused.value) for name in (*MODELS, "package.module:Name"))
     with pytest.raises(PmtlError, match=r"no option of model mlp named 'hiden'.*Did you mean"):
         build_model("mlp:hiden=4", (4,), 3, "classification", 0)
-    with pytest.raises(PmtlError, match="hidden of model mlp must be int, but 'many' was given"):
+    with pytest.raises(
+        PmtlError, match="hidden of model mlp must be a whole number, but 'many' was given"
+    ):
         build_model("mlp:hidden=many", (4,), 3, "classification", 0)
     with pytest.raises(PmtlError, match="hidden ≥ 1"):
         build_model("mlp:hidden=0", (4,), 3, "classification", 0)
@@ -156,7 +158,7 @@ class TestAUsersOwnModel:
         assert isinstance(model.module.scale, float)
         with pytest.raises(PmtlError, match=r"There is no option of model .* named 'depth'"):
             build(f"{here}:sized:depth=6")
-        with pytest.raises(PmtlError, match="must be int, but 'wide' was given"):
+        with pytest.raises(PmtlError, match="must be a whole number, but 'wide' was given"):
             build(f"{here}:sized:width=wide")
 
     def test_a_factory_may_be_handed_over_as_it_is(self):

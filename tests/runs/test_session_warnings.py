@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -49,8 +50,9 @@ def _owners(data):
 
 class TestExperiment:
     def test_python_is_warned_after_everything_was_saved(self, tmp_path):
-        with pytest.warns(RuntimeWarning, match=r"Training diverged: \d of 6 personal models"):
+        with pytest.warns(RuntimeWarning, match=r"Training diverged: \d of 6 personal") as told:
             run = pmtl.train(large(), privacy={"rounds": 2}, out=tmp_path / "run", **DIVERGES)
+        assert {Path(one.filename).name for one in told} == {Path(__file__).name}
         assert "smaller step (--lr)" in run.not_finite
         again = pmtl.load_run(tmp_path / "run")
         assert again.not_finite == run.not_finite

@@ -13,7 +13,7 @@ import torch
 
 import pmtl
 from pmtl.algorithms import Ditto, RelatedPMTL
-from pmtl.errors import PmtlWarning
+from pmtl.errors import PmtlError, PmtlWarning
 
 X = np.random.default_rng(0).normal(size=(24, 3))
 Y, WHO = (X[:, 0] > 0).astype(int), np.repeat(list("abcd"), 6)
@@ -78,7 +78,7 @@ ARGUMENTS = [
     ({"privacy": np.nan}, "epsilon must be a number, but nan"),
     ({"privacy": {"eps": 2}}, "Did you mean 'epsilon'"),
     ({"local": 0.1}, "local must be a LocalTraining or a mapping"),
-    ({"local": {"lr": "fast"}}, "lr of local must be float"),
+    ({"local": {"lr": "fast"}}, "lr of local must be a number"),
     ({"epsilon": 2}, r'no argument .epsilon.: privacy has it: write privacy=\{"epsilon": …\}'),
     ({"lr": 0.1}, r'no argument .lr.: local has it: write local=\{"lr": …\}'),
     ({"client": "hospital"}, r"no argument .client.: make a federation of a frame first"),
@@ -210,6 +210,13 @@ def test_a_path_and_a_numpy_number_are_accepted(data, tmp_path):
 def test_a_name_that_pmtl_does_not_have_is_an_attribute_error_with_a_hint():
     with pytest.raises(AttributeError, match="Did you mean 'train'"):
         _ = pmtl.trian
+
+
+def test_a_command_in_a_sentence_can_be_copied_if_the_path_has_spaces(data, tmp_path):
+    (tmp_path / "my run").mkdir()
+    (tmp_path / "my run" / "file").touch()
+    with pytest.raises(PmtlError, match=r"`pmtl resume '[^`]*my run'`"):
+        pmtl.train(data, out=tmp_path / "my run", **QUICK)
 
 
 class TestWarnings:

@@ -136,7 +136,7 @@ def test_frozen_weights_are_in_no_part():
         ("subspace:k=0", "from 1 to 43"),
         ("subspace:k=-2", "from 1 to 43"),
         ("subspace:k=44", "from 1 to 43"),
-        ("subspace:k=many", "must be int"),
+        ("subspace:k=many", "must be a whole number"),
         ("subspace:k=3,seed=-1", "must not be negative"),
         ("subspace:k=3,data=private.csv", "no option of share subspace named 'data'"),
         ("lowrank:rank=0", "rank of at least 1"),

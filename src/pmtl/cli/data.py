@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import typer
@@ -75,7 +76,9 @@ def schema(
         f"{out} describes {how_many(columns, 'column')}, which become "
         f"{how_many(features, 'feature')}."
     )
-    next_step = f"Next: review {out}, then pmtl train --data {name} --schema {out}"
+    next_step = (
+        f"Next: review {out}, then pmtl train --data {quote(name)} --schema {quote(str(out))}"
+    )
     lines = (about, next_step) if out else (text.removesuffix("\n"),)
     opt.answer(as_json, {"out": out, **found.schema.to_dict(), "notes": found.notes}, *lines)
 

@@ -47,8 +47,12 @@ READERS: Library[Reader] = Library(
     },
 )
 """The readers of files by their endings: a module of `data/readers/`, and its function."""
-FOLDERS = {"h5": ("*.h5",), "npz": ("x.npy", "x_data.npy", "y.npy")}
-"""The readers of folders, each with files of which one must exist; all other folders are LEAF's."""
+FOLDERS = {
+    "h5": ("*.h5",),
+    "npz": ("x.npy", "x_data.npy", "y.npy"),
+    "json": ("*.json", "*/*.json", "data/*/*.json"),
+}
+"""The readers of folders, each with files of which one must exist."""
 _SPREADSHEETS = (".xlsx", ".xls", ".ods")
 
 
@@ -124,7 +128,12 @@ def choose_reader(path: Path, name: str | None = None) -> Reader:
         raise _no_such_path(path)
     if name is None and path.is_dir():
         fits = (kind for kind, files in FOLDERS.items() if any(any(path.glob(f)) for f in files))
-        name = next(fits, "json")
+        name = next(fits, None)
+        if name is None:
+            raise PmtlError(
+                f"The folder {path} holds no data: x.npy, .h5 files or LEAF's .json files are "
+                "expected in it. To read a table, name the file."
+            )
     endings = [*READERS, *entries("reader")]
     if name is None:
         fits = (ending for ending in endings if path.name.lower().endswith(f".{ending}"))

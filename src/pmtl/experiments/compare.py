@@ -16,6 +16,7 @@ import warnings
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -232,7 +233,7 @@ def _run(grid: Grid, out: Path, data: FederatedData, jobs: int, show: bool) -> C
                 raise
             done = f"{len(cells) - len(cache.missing)} of {len(cells)}"
             raise Interrupted(
-                f"Stopped after {done} runs; continue with `pmtl resume {out}`."
+                f"Stopped after {done} runs; continue with `pmtl resume {quote(str(out))}`."
             ) from None
     rows = [
         cache.get(cell) or {**cell.to_dict(), "run": str(cell), "error": cache.failures[str(cell)]}

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -111,7 +112,7 @@ class RunFolder:
         if not files.is_free(files.as_path(path, "out")):
             raise PmtlError(
                 f"{path} exists already: choose another --out, continue it with "
-                f"`pmtl resume {path}`, or delete it first."
+                f"`pmtl resume {quote(str(path))}`, or delete it first."
             )
 
     @classmethod

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -261,7 +262,7 @@ def load_run(path: str | Path, data: FederatedData | None = None, model: Any = N
         warnings.warn(PmtlWarning(_UNDIVIDED.format(path)), stacklevel=2)
     if not facts.complete:
         raise PmtlError(
-            f"The run at {path} is not finished: continue it with `pmtl resume {path}`."
+            f"The run at {path} is not finished: continue it with `pmtl resume {quote(str(path))}`."
         )
     written = facts.written
     published, _ = files.read_tensors(folder.shared_file, written["shared"])

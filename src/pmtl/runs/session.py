@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -115,9 +116,10 @@ def run_to_end(
             if callbacks and team.agree(failed is not None):
                 raise failed or PmtlError("A callback failed in the first process of the team.")
             if team.agree(folder is not None and stop.is_set()) and state.round < plan.rounds:
+                place = "RUN" if folder is None else quote(str(folder.path))
                 raise Interrupted(
-                    f"Stopped after round {state.round} of {plan.rounds}; "
-                    f"`pmtl resume {'RUN' if folder is None else folder.path}` continues it."
+                    f"Stopped after round {state.round} of {plan.rounds}; `pmtl resume {place}` "
+                    "continues it."
                 )
         if state.round < plan.rounds:
             simulation.finish(state)  # It ended early: from what was published.

@@ -244,7 +244,7 @@ def start(
             for sentence in federated.for_owner:
                 folder.note(sentence)
         run = run_to_end(simulation, config, facts, folder, budget, show, key, called)
-    return _warn_if_not_finite(run)
+    return _warn_if_not_finite(run, 6)  # As in `_warn`.
 
 
 @explain_wrong_calls()
@@ -327,7 +327,7 @@ def resume(
             budget.check_identity(facts.ledger_id)
         own = folder if team.leader else None
         run = run_to_end(simulation, config, facts, own, budget, show, folder.key, called)
-    return _warn_if_not_finite(run)
+    return _warn_if_not_finite(run, 5)
 
 
 def with_absolute_paths(config: TrainConfig) -> TrainConfig:
@@ -337,10 +337,10 @@ def with_absolute_paths(config: TrainConfig) -> TrainConfig:
     return replace(config, init=init, ledger=ledger, share=absolute(config.share))
 
 
-def _warn_if_not_finite(run: Run) -> Run:
-    """The run, after a warning if its models are not finite."""
+def _warn_if_not_finite(run: Run, stacklevel: int) -> Run:
+    """The run, after a warning if its models are not finite, `stacklevel` calls above this one."""
     if run.not_finite is not None:
-        warnings.warn(run.not_finite, RuntimeWarning, stacklevel=4)
+        warnings.warn(run.not_finite, RuntimeWarning, stacklevel=stacklevel)
     return run
 
 

@@ -59,6 +59,8 @@ def test_a_file_that_is_not_there_or_not_a_file(tmp_path):
             read_bounds(path)
     with pytest.raises(PublicError, match="is not a path"):
         read_bounds("a\0b")
+    with pytest.raises(PmtlError, match="The file of bounds nowhere cannot be read"):
+        read_bounds("nowhere")
 
 
 def test_columns_are_found_by_name_position_or_order():

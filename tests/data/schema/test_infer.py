@@ -10,6 +10,9 @@ import pytest
 from hospital import WARDS, hospital_frame
 
 from pmtl.data import FederatedData, describe, load
+from pmtl.data.readers.cells import Table
+from pmtl.data.readers.columns import Roles
+from pmtl.data.schema.infer import infer
 from pmtl.errors import PmtlError
 
 ROWS = 40
@@ -113,6 +116,16 @@ def test_a_few_cells_that_are_no_dates_count_as_empty(dates, odd, kind):
         assert "which cells of 'v' are no dates" in data.disclosed[0]
         marks = data.x[:, data.feature_names.index("v is missing")]
         assert marks.tolist() == [float(cell == odd[0]) for cell in cells]
+
+
+def test_a_count_of_cells_that_are_no_dates_says_that_it_is_not_of_all_rows(monkeypatch):
+    monkeypatch.setattr("pmtl.data.schema.profile.MOST_VALUES", 5)
+    cells = [*(f"{k}.3.2020" for k in range(1, 20)), "soon"]
+    columns = {"client": ["a"] * 20, "v": cells, "target": [0.5] * 20}
+    batches = [pa.RecordBatch.from_pydict(columns)] * 2
+    table = Table("t", [*columns], parse=False, lenient=False, read=lambda names: batches)
+    found = infer(table, Roles("client", ("target",), None, ("v",)))
+    assert "(at least 1 cell: 'soon') counts as empty" in found.notes["v"]
 
 
 def test_many_values_are_hashed():
@@ -228,6 +241,8 @@ def test_whole_numbers_that_are_too_many_for_classes_are_amounts():
     assert "pay: target, a number" in "".join(data.for_owner)
     with pytest.raises(PmtlError, match=r"1000 different whole numbers: say task=regression"):
         FederatedData.from_frame(frame[:1000], target="pay")
+    with pytest.raises(PmtlError, match="more than 1000 classes: group them"):
+        FederatedData.from_frame(frame, target="pay", task="classification")
 
 
 def test_a_target_that_names_the_rows_is_told():

@@ -96,7 +96,7 @@ def test_an_axis_that_is_given_twice_is_refused():
         ({"lr": ()}, "at least one value of lr"),
         ({"lr": "0.1"}, "at least one value of lr"),
         ({"lr": (-1,)}, "greater than 0"),
-        ({"lr": ("fast",)}, "must be float, but 'fast'"),
+        ({"lr": ("fast",)}, "must be a number, but 'fast'"),
         ({"epsilon": (1, 2)}, "use --epsilon"),
         ({"data": ("a.csv",)}, "read the same data"),
         ({"delta": (0.1,)}, "at the same δ"),

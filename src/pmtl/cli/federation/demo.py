@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 import typer
 
@@ -70,7 +71,7 @@ def demo(
     if found["report"]:
         typer.echo(f"Report: {found['report']}")
     path, client = next(iter(found["sites"].values())), first.clients[0]
-    typer.echo(f"Next: pmtl predict {path} --client {client} --data FILE --out FILE")
+    typer.echo(f"Next: pmtl predict {quote(path)} --client {quote(client)} --data FILE --out FILE")
 
 
 def _report(runs: list[str], out: Path) -> str | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -60,7 +61,7 @@ def create(
             as_json,
             {"ledger": str(ledger.path), "clients": ledger.clients},
             f"{ledger.path} is the ledger of {how_many(ledger.clients, 'client')}. Nothing is "
-            f"spent yet; set a limit with: pmtl ledger cap {path} --epsilon 2",
+            f"spent yet; set a limit with: pmtl ledger cap {quote(str(path))} --epsilon 2",
         )
 
 
@@ -125,7 +126,7 @@ def charge(
             f"{cap['clients']} clients exceed the cap of ε = {cap['epsilon']:g} at "
             f"δ = {cap['delta']:.3g}: {epsilon_number(cap['spent'])} is spent."
         )
-    again = f"To continue it: pmtl resume {run}"
+    again = f"To continue it: pmtl resume {quote(str(run))}"
     typer.echo("Its statement was written again." if done["complete"] else again)
 
 

@@ -84,7 +84,7 @@ def read_bounds(path: str | Path) -> dict[str, Range]:
         )
     from pmtl.data.schema import Schema
 
-    columns = Schema.read(path).columns
+    columns = Schema.read(path, "The file of bounds").columns
     ranges = {column.name: column.range for column in columns if column.range is not None}
     if not ranges:
         raise PublicError(f"{path} has no bounds: write [columns.NAME] with low and high.")

@@ -18,7 +18,7 @@ from pmtl.data.schema.column import Column
 from pmtl.data.schema.problems import refuse
 from pmtl.data.schema.profile import Profile
 from pmtl.data.schema.schema import Schema
-from pmtl.errors import PmtlError, listed
+from pmtl.errors import PmtlError, how_many, listed
 
 #: Text with more different values than the first is hashed into the second number of columns.
 #: Every column needs noise, so there are few.
@@ -127,7 +127,8 @@ def _feature(profile: Profile) -> Found:
         note = "date, in days since 2000-01-01"
         if others:
             count = sum(profile.values[text] for text in others)
-            cells = "1 cell" if count == 1 else f"{count} cells"
+            least = "at least " if profile.counted < profile.present else ""
+            cells = least + how_many(count, "cell")
             note += f"; other text ({cells}: {listed(others, 3)}) counts as empty: check this"
         return kept(note, "date", format=formats[0], missing_values=others)
 
@@ -215,7 +216,8 @@ def _target(profile: Profile, task: str | None, alone: bool) -> Found:
         return Found(number, "target, a number with a decimal comma")
     if not alone:
         raise wrong_kind("the table", "target", name, "text")
-    if profile.is_number and values > MOST_NUMBERS:
+    amounts = task != "classification" or values <= MOST_CLASSES
+    if profile.is_number and values > MOST_NUMBERS and amounts:
         problem = (
             f"the target column {name!r} is {values} different whole numbers: say task=regression "
             "(--data FILE:task=regression) if they are amounts, or give a schema with its "

@@ -293,13 +293,14 @@ class Schema:
         return cls(tuple(columns), public)
 
     @classmethod
-    def read(cls, path: str | Path) -> Schema:
+    def read(cls, path: str | Path, what: str = "The schema") -> Schema:
         """Read a TOML file.
 
         Args:
             path: the file.
+            what: what error messages call it.
         """
-        values = read_toml(path, "The schema")
+        values = read_toml(path, what)
         with errors_naming(str(path)):
             return cls.from_dict(values)
 

@@ -20,6 +20,7 @@ import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -155,8 +156,8 @@ def _choose(grid: Grid, terms: Terms, out: Path, data: FederatedData, show: bool
             _publish(best.path, out / BEST, terms)
     except Interrupted:
         raise Interrupted(
-            f"Stopped, and all runs are deleted; `pmtl resume {out}` starts again with the same "
-            "draws."
+            f"Stopped, and all runs are deleted; `pmtl resume {quote(str(out))}` starts again "
+            "with the same draws."
         ) from None
     finally:
         shutil.rmtree(tried, ignore_errors=True)

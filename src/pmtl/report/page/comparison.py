@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from pmtl import storage as files
@@ -60,7 +61,8 @@ def read_comparison(path: Path) -> ComparisonPart:
     """The comparison in a folder that `pmtl compare` wrote."""
     if not (path / RESULT_FILE).exists():
         raise PmtlError(
-            f"The comparison at {path} is not finished: continue it with `pmtl resume {path}`."
+            f"The comparison at {path} is not finished: continue it with "
+            f"`pmtl resume {quote(str(path))}`."
         )
     results = files.read_json(path / RESULT_FILE)
     metric, summary = results["metric"], results["summary"]

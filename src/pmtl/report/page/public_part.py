@@ -62,7 +62,8 @@ def public_part(path: Path) -> Part | None:
         return None
     if not (folder / "privacy.json").exists():
         raise PmtlError(
-            f"The run at {path} is not finished: continue it with `pmtl resume {path}`."
+            f"The run at {path} is not finished: continue it with "
+            f"`pmtl resume {shlex.quote(str(path))}`."
         )
     settings = files.read_json(folder / "plan.json")
     said = folder / "privacy.json"
