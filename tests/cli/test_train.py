@@ -110,7 +110,7 @@ BAD_ARGUMENTS = [
     (["--algorithm", "fedvag"], ["no algorithm 'fedvag'", "Did you mean 'fedavg'"]),
     (["--algorithm", "pmtl:lambda=1"], ["lambda", "lam"]),
     (["--algorithm", "pmtl:lam=-1"], ["lam", "negative"]),
-    (["--algorithm", "pmtl:lam=big"], ["lam", "float", "'big'"]),
+    (["--algorithm", "pmtl:lam=big"], ["lam", "a number", "'big'"]),
     (["--algorithm", "clustered"], ["needs the cluster of each client", "clusters=FILE"]),
     (["--algorithm", "clustered:clusters=none.json"], ["none.json", "cannot be read"]),
     (["--model", "cnn"], ["no model 'cnn'", "femnist_cnn"]),
