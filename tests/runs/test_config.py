@@ -59,7 +59,7 @@ def test_naming_the_noise_unsets_the_files_epsilon(tmp_path):
     [
         ("algoritm = 'pmtl'", ["algoritm", "Did you mean 'algorithm'"]),
         ("[privacy]\nepsillon = 2", ["privacy", "'epsillon'", "Did you mean 'epsilon'"]),
-        ("[privacy]\nrounds = 'many'", ["rounds of privacy", "int", "'many'"]),
+        ("[privacy]\nrounds = 'many'", ["rounds of privacy", "a whole number", "'many'"]),
         ("[privacy]\nrounds = 2.5", ["rounds must be a whole number", "2.5"]),
         ("privacy = 3", ["privacy", "3"]),
         ("[privacy]\nrounds = true", ["rounds must be a whole number", "True"]),
